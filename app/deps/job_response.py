@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from app.db import examples
 from app.db.tables import Job, now
+from app.deps.caller import RANK, Role
 
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 QUEUED: dict[str, JsonValue] = {
@@ -33,6 +34,24 @@ RUNNING: dict[str, JsonValue] = QUEUED | {
     "started_at": examples.TIME,
 }
 ENTRY = {name: value for name, value in RUNNING.items() if name != "result"}
+RESULT_ROLES: dict[str, Role] = {
+    "import": "reader",
+    "ingest": "reader",
+    "fit-first": "reader",
+    "publish": "reader",
+    "discover-people": "reader",
+    "draw-atlas": "reader",
+    "sweep": "reader",
+    "train": "operator",
+    "evaluate": "operator",
+    "examine": "operator",
+    "forecast": "operator",
+    "erase": "operator",
+    "compare": "admin",
+    "snapshot": "admin",
+    "restore": "admin",
+}
+"""The role that sees the result of a kind of job: that of the route which shows the same."""
 PROBLEM_MEMBERS = ("type", "title", "status", "detail", "code", "retryable", "request_id")
 
 
@@ -61,19 +80,32 @@ class JobEntry(BaseModel):
 
     @classmethod
     def of(cls, job: Job) -> Self:
-        problem = job.problem and {name: value for name, value in job.problem.items() if name in PROBLEM_MEMBERS}
-        return cls(**_common_fields(job), problem=problem)
+        return cls(**_common_fields(job), problem=_shorten_problem(job))
 
 
 class JobOut(JobEntry):
     """Long work that a request started."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [QUEUED, RUNNING]})
-    result: dict[str, Any] | None = Field(description="if it succeeded: the result, which depends on its kind")
+    result: dict[str, Any] | None = Field(
+        description="if it succeeded: the result, which depends on its kind; null where the key lacks the role for it"
+    )
 
     @classmethod
-    def of(cls, job: Job) -> Self:
+    def of(cls, job: Job, role: Role = "reader") -> Self:
+        """Describe a job for a caller with this role, with its result if the role sees it."""
+        if RANK[role] < RANK[RESULT_ROLES[job.kind]]:
+            return cls(**_common_fields(job), problem=_shorten_problem(job), result=None)
         return cls(**_common_fields(job), problem=job.problem, result=job.result)
+
+    @classmethod
+    def without_result(cls, job: Job) -> Self:
+        """Describe a job without its result, which is not read."""
+        return cls(**_common_fields(job), problem=job.problem, result=None)
+
+
+def _shorten_problem(job: Job) -> dict[str, Any] | None:
+    return job.problem and {name: value for name, value in job.problem.items() if name in PROBLEM_MEMBERS}
 
 
 def _common_fields(job: Job) -> dict[str, Any]:

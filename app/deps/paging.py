@@ -4,24 +4,21 @@ import base64
 import binascii
 import json
 from collections.abc import Sequence
-from contextlib import closing
 from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import Query
 from pydantic import Field, TypeAdapter
-from pydantic_core import to_json
-from sqlalchemy import ColumnElement, select
-from sqlalchemy.orm import InstrumentedAttribute, Session
-from sqlalchemy.orm.interfaces import ORMOption
+from sqlalchemy import JSON, ColumnElement, Text, cast, func, literal, select
+from sqlalchemy.orm import InstrumentedAttribute, Session, defer
 
 from app.db.field_types import Word
 from app.db.tables import Base
+from app.db.tables.base import MetadataColumn
 from app.errors import Invalid
 
 Row = TypeVar("Row", bound=Base)
 MAX_PAGE_BYTES = 4 * 2**20
 """Of the JSON values of a page's rows: metadata may have 64 KiB, and a thousand rows of them would take 59 MB."""
-ROWS_PER_FETCH = 100
 KEY_TYPES: dict[type, TypeAdapter[Any]] = {
     str: TypeAdapter(Word),
     int: TypeAdapter(Annotated[int, Field(ge=0, lt=2**63)]),
@@ -60,31 +57,35 @@ def read_page(
     next_token: str | None,
     *where: ColumnElement[bool],
     order: Literal["oldest", "newest"] = "oldest",
-    options: Sequence[ORMOption] = (),
+    without: Sequence[InstrumentedAttribute[Any]] = (),
 ) -> tuple[list[Row], str | None]:
     """Return up to `limit` rows after the token, in the order of `key`, and the token of the next page or None.
 
     A page ends early with the row whose JSON values bring it to MAX_PAGE_BYTES.
 
-    order: "oldest" is ascending, "newest" descending; options: loader options such as `defer`
+    order: "oldest" is ascending, "newest" descending; without: columns that are not read
     Raises Invalid for a token of another list or order.
     """
     newest = order == "newest"
-    chosen = select(row).where(*where).order_by(key.desc() if newest else key).limit(limit + 1).options(*options)
     if next_token:
         last = decode_token(next_token, key.type.python_type, newest)
-        chosen = chosen.where(key < last if newest else key > last)
-    rows, page_bytes = list[Row](), 0
-    with closing(session.scalars(chosen, execution_options={"yield_per": ROWS_PER_FETCH})) as found:
-        for one in found:
-            if len(rows) == limit or page_bytes >= MAX_PAGE_BYTES:
-                last = getattr(rows[-1], key.key)
-                return rows, encode_token({"before": last} if newest else last)
-            rows.append(one)
-            page_bytes += _measure_json(one)
-    return rows, None
+        where = (*where, key < last if newest else key > last)
+    sizes = select(key, _measure_json(row, without)).where(*where).order_by(key.desc() if newest else key)
+    keys, page_bytes = list[Any](), 0
+    for value, size in session.execute(sizes.limit(limit + 1)):
+        if len(keys) == limit or page_bytes >= MAX_PAGE_BYTES:
+            token = encode_token({"before": keys[-1]} if newest else keys[-1])
+            break
+        keys.append(value)
+        page_bytes += size
+    else:
+        token = None
+    chosen = select(row).where(*where, key.in_(keys)).order_by(key.desc() if newest else key)
+    return list(session.scalars(chosen.options(*map(defer, without)))), token
 
 
-def _measure_json(row: Base) -> int:
-    """Return the bytes of the JSON values of a row that are loaded."""
-    return sum(len(to_json(value)) for value in vars(row).values() if value and isinstance(value, dict | list))
+def _measure_json(row: type[Base], without: Sequence[InstrumentedAttribute[Any]]) -> ColumnElement[int]:
+    """Return the characters of a row's JSON values, less those that are not read."""
+    left_out = {attribute.key for attribute in without}
+    columns = (c for c in row.__table__.columns if isinstance(c.type, JSON | MetadataColumn) and c.key not in left_out)
+    return sum((func.coalesce(func.length(cast(c, Text)), 0) for c in columns), literal(0))

@@ -3,7 +3,7 @@
 from typing import Literal, TypeVar
 
 from sqlalchemy import select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, defer
 
 from app.db.tables import Evaluation, Job, Training
 from app.deps.job_response import JobOut
@@ -15,7 +15,7 @@ Run = TypeVar("Run", Training, Evaluation)
 def get_job_of_run(session: Session, run: Training | Evaluation) -> JobOut | None:
     """Return the job of a training or evaluation; None if it was deleted."""
     job = session.get(Job, run.job_id) if run.job_id else None
-    return JobOut.of(job) if job else None
+    return JobOut.without_result(job) if job else None
 
 
 def list_runs(
@@ -28,6 +28,7 @@ def list_runs(
 ) -> tuple[list[tuple[Run, JobOut | None]], str | None]:
     """List one page of trainings or evaluations with their jobs. Raises Invalid for a wrong token."""
     where = [kind.request["collection"].as_string() == collection] if collection else []
-    rows, token = read_page(session, kind, kind.id, limit, next_token, *where, order=order)
-    jobs = {j.id: JobOut.of(j) for j in session.scalars(select(Job).where(Job.id.in_([r.job_id for r in rows])))}
+    rows, token = read_page(session, kind, kind.id, limit, next_token, *where, order=order, without=[kind.report])
+    chosen = select(Job).where(Job.id.in_([r.job_id for r in rows])).options(defer(Job.result))
+    jobs = {job.id: JobOut.without_result(job) for job in session.scalars(chosen)}
     return [(row, jobs.get(row.job_id or "")) for row in rows], token

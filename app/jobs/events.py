@@ -11,6 +11,7 @@ from sse_starlette import ServerSentEvent
 
 from app.db.session import reading
 from app.db.tables import Job, now
+from app.deps.caller import Role
 from app.deps.job_response import JobOut
 from app.deps.key_secrets import find_opened_keys
 from app.resources import Resources
@@ -27,11 +28,13 @@ class Watch(NamedTuple):
 
     digest: the hash of the key's secret, empty for a token, which cannot be revoked
     valid_until: the time from which it was to be refused when the stream was opened, None if it was not limited
+    role: of the key or token, which decides whether the result is shown
     """
 
     job_id: str
     digest: str
     valid_until: float | None = None
+    role: Role = "reader"
 
 
 class Poller:
@@ -77,14 +80,15 @@ class Poller:
     def _read_jobs(self, watches: list[Watch]) -> dict[Watch, JobOut | None]:
         chosen = select(Job).where(Job.id.in_({watch.job_id for watch in watches}))
         with reading(self.database) as session:
-            jobs = {job.id: JobOut.of(job) for job in session.scalars(chosen)}
+            jobs = {job.id: job for job in session.scalars(chosen)}
+            seen = {w: JobOut.of(jobs[w.job_id], w.role) for w in watches if w.job_id in jobs}
             opened = find_opened_keys(session, {watch.digest for watch in watches} - {""}, now())
         valid = {
             watch: (not watch.digest or watch.digest in opened)
             and (watch.valid_until is None or now() < watch.valid_until)
             for watch in watches
         }
-        return {watch: jobs.get(watch.job_id) if valid[watch] else None for watch in watches}
+        return {watch: seen.get(watch) if valid[watch] else None for watch in watches}
 
 
 POLLERS: WeakKeyDictionary[Any, Poller] = WeakKeyDictionary()

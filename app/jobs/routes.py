@@ -66,9 +66,11 @@ def list_jobs(
 
 
 @router.get("/{job_id}", summary="Look at a job", openapi_extra=READER | JOB)
-def get_job(job_id: JobId, session: ReadDep) -> JobOut:
-    """The state, progress, rate and remaining time of a job and, at the end, its result or problem."""
-    return JobOut.of(service.get_job(session, job_id))
+def get_job(job_id: JobId, session: ReadDep, caller: CallerDep) -> JobOut:
+    """The state, progress, rate and remaining time of a job and, at the end, its result or problem. The result and the
+    reasons of a failure are shown to keys with the role of the route that shows the same: a training's and an
+    examination's to operators, a comparison's and a snapshot's to administrators."""
+    return JobOut.of(service.get_job(session, job_id), caller.role)
 
 
 @router.get("/{job_id}/items", summary="The items of a job", openapi_extra=READER | JOB)
@@ -93,7 +95,7 @@ def watch_job(job_id: JobId, session: ReadDep, resources: ResourcesDep, caller: 
     """Server-sent events: `data: {job}` at each change, until the job has ended, or the key is revoked, or
     the secret that was sent is no longer accepted. Comments keep an idle stream open."""
     service.get_job(session, job_id)
-    watch = events.Watch(job_id, caller.digest, caller.valid_until)
+    watch = events.Watch(job_id, caller.digest, caller.valid_until, caller.role)
     return EventSourceResponse(events.stream_job(resources, watch), sep="\n")
 
 
@@ -102,6 +104,6 @@ def watch_job(job_id: JobId, session: ReadDep, resources: ResourcesDep, caller: 
     summary="Cancel a job",
     openapi_extra={**OPERATOR, **JOB, **declare_problems((409, "ResourceInUse"))} | audit_as("job.cancel"),
 )
-def cancel_job(job_id: JobId, session: WriteDep) -> JobOut:
+def cancel_job(job_id: JobId, session: WriteDep, caller: CallerDep) -> JobOut:
     """A queued job ends at once, a running one at its next step. What it has done so far is kept."""
-    return JobOut.of(service.cancel_job(session, job_id))
+    return JobOut.of(service.cancel_job(session, job_id), caller.role)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from sqlalchemy import ColumnElement, and_, or_
-from sqlalchemy.orm import Session, defer
+from sqlalchemy.orm import Session
 
 from app.db import lookups
 from app.db.tables import Job
@@ -29,9 +29,7 @@ def list_jobs(
 ) -> tuple[list[Job], str | None]:
     """List one page of the jobs that are not parts of others, without their results. Raises Invalid."""
     where = [Job.parent_id.is_(None), *_iterate_conditions(job_filter)]
-    return read_page(
-        session, Job, Job.id, limit, next_token, *where, order=job_filter.order, options=[defer(Job.result)]
-    )
+    return read_page(session, Job, Job.id, limit, next_token, *where, order=job_filter.order, without=[Job.result])
 
 
 def _iterate_conditions(job_filter: JobFilter) -> Iterator[ColumnElement[bool]]:

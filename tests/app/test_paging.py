@@ -33,13 +33,11 @@ def read_pages(service: Service, limit: int) -> list[list[str]]:
     ("limit", "max_bytes", "sizes"),
     [(10, 10_000, [7]), (7, 10_000, [7]), (3, 10_000, [3, 3, 1]), (10, 1_000, [3, 3, 1]), (10, 1, [1] * 7)],
 )
-@pytest.mark.parametrize("rows_per_fetch", [2, 100])
 def test_a_page_ends_at_its_limit_or_when_it_has_enough_bytes(
     lasting_service: Service, names: list[str], monkeypatch: pytest.MonkeyPatch,
-    limit: int, max_bytes: int, sizes: list[int], rows_per_fetch: int,
+    limit: int, max_bytes: int, sizes: list[int],
 ) -> None:  # fmt: skip
     monkeypatch.setattr(paging, "MAX_PAGE_BYTES", max_bytes)
-    monkeypatch.setattr(paging, "ROWS_PER_FETCH", rows_per_fetch)
     pages = read_pages(lasting_service, limit)
     assert [len(page) for page in pages] == sizes
     assert [name for page in pages for name in page] == names
