@@ -8,13 +8,18 @@ from contextlib import closing
 from functools import cache
 from pathlib import Path
 
-from sqlalchemy import Engine, delete, text
+from sqlalchemy import Delete, Engine, delete, select, text
 
 from app.config import Settings
 from app.db.migrate import upgrade_database
 from app.db.session import open_database, writing
-from app.db.tables import Collection
+from app.db.tables import Collection, Erasure, Evaluation, Job, KeptSnapshot, ModelRecord, StoredResponse, Training
+from app.db.visibility import ALL_ROWS
 from app.errors import Busy
+from app.queue import jobs
+from app.queue.messages import Sweep
+from app.resources import Resources
+from app.storage.model_cache import LBP_MODEL
 
 
 def migrate(settings: Settings) -> None:
@@ -64,7 +69,39 @@ def execute(server: str, statement: str) -> None:
 
 
 def delete_collections(database: Engine, seconds: float = 60) -> None:
-    """Delete all collections with their rows, while a service that follows them may run.
+    """Delete all collections with their rows, while a service that follows them may run."""
+    _delete(database, [delete(Collection)], seconds)
+
+
+def remove_test_data(resources: Resources, seconds: float = 60) -> None:
+    """Remove what a test has written, so that the next one finds the service as new. The service may run.
+
+    Live jobs are cancelled, and those that run are waited for. Keys, tasks, the audit log and the folders of models
+    stay, and so do sweeps: without the last one a worker would sweep again.
+    """
+    until = time.monotonic() + seconds
+    while _cancel_jobs(resources):
+        assert time.monotonic() < until, f"a cancelled job did not end within {seconds} s"
+        time.sleep(0.03)
+    tables = (Training, Evaluation, Erasure, KeptSnapshot, StoredResponse)
+    statements = [delete(Collection), *map(delete, tables)]
+    statements += [delete(Job).where(Job.kind != Sweep.kind), delete(ModelRecord).where(ModelRecord.id != LBP_MODEL)]
+    _delete(resources.database, statements, seconds)
+    for folder in resources.blobs.root.iterdir():
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _cancel_jobs(resources: Resources) -> bool:
+    """Cancel all live jobs; return whether a worker runs one still."""
+    with writing(resources.database) as session:
+        live = session.scalars(select(Job).where(Job.state.in_(jobs.LIVE_STATES)), execution_options=ALL_ROWS).all()
+        for job in live:
+            jobs.cancel(session, job)
+        return any(job.state == "running" and job.lease_until for job in live)
+
+
+def _delete(database: Engine, statements: list[Delete], seconds: float) -> None:
+    """Execute the statements in one transaction.
 
     On PostgreSQL, a follower that writes its change at the same moment is a deadlock, which one of both loses.
     """
@@ -72,7 +109,8 @@ def delete_collections(database: Engine, seconds: float = 60) -> None:
     while True:
         try:
             with writing(database) as session:
-                session.execute(delete(Collection))
+                for statement in statements:
+                    session.execute(statement)
         except Busy:
             if time.monotonic() > until:
                 raise

@@ -1,5 +1,6 @@
 """Atlases over HTTP: drawn by a job, kept up to date, read as figures, grids and points, and erased with the faces."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -15,6 +16,7 @@ from app.db.tables import Atlas, Collection, Face, FaceCoordinates, Job
 from app.galleries.atlas_updates import enqueue_updates
 from app.queue.messages import DrawAtlas
 from ml.atlas import PcaMap, tsne_map
+from tests.databases import remove_test_data
 from tests.rows import GalleryWriter, make_model, people
 from tests.service import Service
 from workers.atlas import atlas_store, placement
@@ -22,7 +24,22 @@ from workers.context import Interrupted, JobContext
 from workers.handlers.draw_atlas import draw_deployment_atlas
 
 BASE = "/v1/collections/staff/deployments/identity/atlas"
-on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+on_sqlite = pytest.mark.parametrize("lasting_service", ["sqlite"], indirect=True)
+
+
+@pytest.fixture
+def service(lasting_service: Service) -> Iterator[Service]:
+    """The service of the module, without what the tests before have written."""
+    yield lasting_service
+    remove_test_data(lasting_service.resources)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_updates() -> Iterator[None]:
+    """Keep the schedule of a worker from updating atlases: the tests do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("workers.schedule.ATLAS_SECONDS", float("inf"))
+        yield
 
 
 def make_gallery(service: Service, photos: int = 4) -> tuple[GalleryWriter, np.ndarray, list[str]]:

@@ -1,5 +1,6 @@
 """People among faces without a name: found by a job, then named, merged and dismissed over HTTP."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -8,12 +9,20 @@ from sqlalchemy import delete, select
 
 from app.db.session import reading, writing
 from app.db.tables import ClusteredFace, Deployment, Face, FaceCluster, PeopleSearch, Subject
+from tests.databases import remove_test_data
 from tests.rows import GalleryWriter, make_model, people
 from tests.service import Service
 
 BASE = "/v1/collections/staff/clusters"
 CENTRES = 12
-on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+on_sqlite = pytest.mark.parametrize("lasting_service", ["sqlite"], indirect=True)
+
+
+@pytest.fixture
+def service(lasting_service: Service) -> Iterator[Service]:
+    """The service of the module, without what the tests before have written."""
+    yield lasting_service
+    remove_test_data(lasting_service.resources)
 
 
 def make_gallery(service: Service, *, calibrated: bool = True, dim: int = 8) -> GalleryWriter:

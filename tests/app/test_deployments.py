@@ -1,18 +1,27 @@
 """Deployments over HTTP: read, publish and roll back."""
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from app.db.session import writing
 from app.storage.model_cache import LBP_MODEL
+from tests.databases import remove_test_data
 from tests.gallery import enrol
 from tests.rows import make_model
 from tests.service import Service
 
 BASE = "/v1/collections/c/deployments/identity"
-on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+on_sqlite = pytest.mark.parametrize("lasting_service", ["sqlite"], indirect=True)
+
+
+@pytest.fixture
+def service(lasting_service: Service) -> Iterator[Service]:
+    """The service of the module, without what the tests before have written."""
+    yield lasting_service
+    remove_test_data(lasting_service.resources)
 
 
 def stocked(service: Service, *models: str) -> None:

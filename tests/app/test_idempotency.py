@@ -1,6 +1,7 @@
 """A request that is sent again with its idempotency key is not carried out again."""
 
 import re
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -10,8 +11,16 @@ from sqlalchemy import select, update
 from app.db.session import reading, writing
 from app.db.tables import Job, StoredResponse, now
 from tests.app.test_faces import BASE, enrol, picture
+from tests.databases import remove_test_data
 from tests.flows.test_upload import FILES, tar
 from tests.service import Service
+
+
+@pytest.fixture
+def service(lasting_service: Service) -> Iterator[Service]:
+    """The service of the module, without what the tests before have written."""
+    yield lasting_service
+    remove_test_data(lasting_service.resources)
 
 
 @pytest.fixture

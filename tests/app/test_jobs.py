@@ -14,19 +14,29 @@ from app.db.tables import Collection, Job, now
 from app.jobs import events
 from app.queue.jobs import enqueue
 from app.queue.messages import Evaluate, ImportArchive, Publish
+from tests.databases import remove_test_data
 from tests.service import Service
 
 LARGE = {"report": {"curve": [0.25] * 50_000}}
 
 
-@pytest.fixture(autouse=True)
-def no_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module", autouse=True)
+def no_sweep() -> Iterator[None]:
     """Keep workers from writing sweep jobs."""
-    monkeypatch.setattr("workers.schedule.SWEEP_SECONDS", float("inf"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("workers.schedule.SWEEP_SECONDS", float("inf"))
+        yield
 
 
 @pytest.fixture
-def jobs(no_sweep: None, service: Service) -> list[str]:
+def service(lasting_service: Service) -> Iterator[Service]:
+    """The service of the module, without what the tests before have written."""
+    yield lasting_service
+    remove_test_data(lasting_service.resources)
+
+
+@pytest.fixture
+def jobs(service: Service) -> list[str]:
     """Ids of five jobs, oldest first, the last three live; and a part of an import, which is not listed."""
     with writing(service.resources.database) as session:
         session.add_all([Collection(id=name, change=0) for name in ("staff", "guests")])
@@ -103,7 +113,7 @@ def test_a_bound_key_sees_only_the_jobs_of_its_collections(service: Service, job
         assert ids(guest.get("/v1/jobs", params={"collection": "staff"})) == []
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("lasting_service", ["sqlite"], indirect=True)
 def test_an_event_stream_survives_a_database_outage(
     service: Service, jobs: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -121,7 +131,7 @@ def test_an_event_stream_survives_a_database_outage(
         assert list(states) == ["succeeded"]
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("lasting_service", ["sqlite"], indirect=True)
 def test_an_event_stream_ends_when_its_job_is_removed(service: Service, jobs: list[str]) -> None:
     with service.client.stream("GET", f"/v1/jobs/{jobs[3]}/events") as answer:
         states = _states(answer.iter_lines())
@@ -131,7 +141,7 @@ def test_an_event_stream_ends_when_its_job_is_removed(service: Service, jobs: li
         assert list(states) == []
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("lasting_service", ["sqlite"], indirect=True)
 def test_an_event_stream_ends_when_its_key_is_revoked(service: Service, jobs: list[str]) -> None:
     made = service.client.post("/v1/keys", json={"role": "reader"}).json()
     path = f"/v1/jobs/{jobs[3]}/events"
@@ -149,7 +159,7 @@ def test_an_event_stream_ends_when_its_key_is_revoked(service: Service, jobs: li
         assert list(states_of_other) == ["succeeded"]
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("lasting_service", ["sqlite"], indirect=True)
 def test_an_event_stream_ends_when_its_key_expires(service: Service, jobs: list[str]) -> None:
     made = service.client.post("/v1/keys", json={"role": "reader", "expires_at": time.time() + 3}).json()
     with (
@@ -160,7 +170,7 @@ def test_an_event_stream_ends_when_its_key_expires(service: Service, jobs: list[
         assert time.time() > made["expires_at"]
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("lasting_service", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("overlap_seconds", [0, 1])
 def test_an_event_stream_ends_when_its_secret_is_replaced(
     service: Service, jobs: list[str], overlap_seconds: int
@@ -177,7 +187,7 @@ def test_an_event_stream_ends_when_its_secret_is_replaced(
         assert list(states) == []
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("lasting_service", ["sqlite"], indirect=True)
 def test_an_event_stream_is_kept_alive_while_nothing_changes(
     service: Service, jobs: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,13 +201,12 @@ def test_an_event_stream_is_kept_alive_while_nothing_changes(
     assert all(line.startswith(": ping") for line in lines if line != event)
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("lasting_service", ["sqlite"], indirect=True)
 def test_a_job_is_polled_no_longer_than_somebody_watches_it(service: Service, jobs: list[str]) -> None:
-    pollers_before = set(events.POLLERS.values())
     with service.client.stream("GET", f"/v1/jobs/{jobs[3]}/events") as answer:
         states = _states(answer.iter_lines())  # the stream closes with its iterator
         assert next(states) == "queued"
-        [poller] = set(events.POLLERS.values()) - pollers_before
+        [poller] = [poller for poller in events.POLLERS.values() if poller.watchers]
         assert [(watch.job_id, count) for watch, count in poller.watchers.items()] == [(jobs[3], 1)]
     assert poller.task is not None
     until = time.monotonic() + 10

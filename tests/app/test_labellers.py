@@ -2,6 +2,7 @@
 
 import itertools
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from app.galleries.label_consensus import decide_collection
 from app.learning.plan import Source
 from app.learning.plan_resolution import make_plan
 from app.learning.training_request import TrainingRequest
+from tests.databases import remove_test_data
 from tests.rows import GalleryWriter, make_model
 from tests.service import Service
 
@@ -73,6 +75,13 @@ class Staff:
     def list_labellers(self) -> dict[str, dict[str, Any]]:
         answer = self.service.client.get(f"{BASE}/labellers").json()
         return {labeller["labeller"]: labeller for labeller in answer["labellers"]}
+
+
+@pytest.fixture
+def service(lasting_service: Service) -> Iterator[Service]:
+    """The service of the module, without what the tests before have written."""
+    yield lasting_service
+    remove_test_data(lasting_service.resources)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import json
 import shutil
 import sqlite3
 import threading
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -32,13 +33,20 @@ from app.snapshots.writer import write_snapshot
 from app.storage.blob_store import Blobs
 from ml.model import SIGNATURE
 from tests.app.test_faces import BASE, enrol, picture
-from tests.databases import migrate
+from tests.databases import migrate, remove_test_data
 from tests.rows import GalleryWriter, make_model, people
 from tests.service import Service, run_service
 
 MODEL = make_model("m-1")
 PHOTOS, DIM = 2, 8
 ALIGNED = {"aligned": True}
+
+
+@pytest.fixture
+def service(lasting_service: Service) -> Iterator[Service]:
+    """The service of the module, without what the tests before have written."""
+    yield lasting_service
+    remove_test_data(lasting_service.resources)
 
 
 def quiet(step: str, done: int, total: int | None) -> None:
@@ -104,7 +112,7 @@ def enrol_staff(client: httpx.Client) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("database_url", "people_count"), [("sqlite", 250), ("postgresql", 60)], indirect=["database_url"]
+    ("lasting_service", "people_count"), [("sqlite", 250), ("postgresql", 60)], indirect=["lasting_service"]
 )
 def test_a_restored_service_gives_the_same_answers(service: Service, tmp_path: Path, people_count: int) -> None:
     """1,001 answers on SQLite; 241 from PostgreSQL to SQLite."""
@@ -156,13 +164,14 @@ def test_every_row_and_file_comes_back(service: Service, tmp_path: Path) -> None
         assert [other.blobs.get("staff", n) for n in names] == [resources.blobs.get("staff", n) for n in names]
 
 
-def test_the_number_of_an_erased_face_is_not_given_again(service: Service, tmp_path: Path) -> None:
-    ids = enrol_staff(service.client)
-    service.client.delete(f"{BASE}/faces/{ids[2]}").raise_for_status()
-    take(service.resources, tmp_path / "copy")
-    settings = empty_service(tmp_path / "other")
-    restore(settings, tmp_path / "copy")
-    with open_resources(settings) as other, writing(other.database) as session:
+def test_the_number_of_an_erased_face_is_not_given_again(settings: Settings, tmp_path: Path) -> None:
+    with run_service(settings) as service:
+        ids = enrol_staff(service.client)
+        service.client.delete(f"{BASE}/faces/{ids[2]}").raise_for_status()
+        take(service.resources, tmp_path / "copy")
+    restored = empty_service(tmp_path / "other")
+    restore(restored, tmp_path / "copy")
+    with open_resources(restored) as other, writing(other.database) as session:
         assert read_sequences(session)["faces"] == 3
         session.execute(text("delete from faces"))
         assert read_sequences(session)["faces"] == 3
@@ -273,7 +282,7 @@ def test_what_would_be_mixed_up_is_refused(service: Service, tmp_path: Path) -> 
     assert count_rows(resources, Key) == 1
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("lasting_service", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("file", [ROWS, FILES, MANIFEST])
 @pytest.mark.parametrize("damage", ["changed", "truncated", "removed"])
 def test_a_damaged_snapshot_is_refused_and_changes_nothing(
@@ -332,7 +341,7 @@ def test_a_face_that_is_erased_while_files_are_copied_is_not_in_the_snapshot(
     assert erased.encode() not in (folder / FILES).read_bytes()
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("lasting_service", ["sqlite"], indirect=True)
 def test_a_missing_photo_is_named_and_the_rest_is_copied(service: Service, tmp_path: Path) -> None:
     enrol_staff(service.client)
     resources = service.resources
@@ -437,6 +446,7 @@ def stop_at(step: str) -> Report:
     return report
 
 
+@pytest.mark.parametrize("lasting_service", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("step", ["files", "rows"])
 def test_an_interrupted_restore_of_a_service_can_be_repeated(service: Service, tmp_path: Path, step: str) -> None:
     enrol_staff(service.client)

@@ -1,5 +1,7 @@
 """Subjects over HTTP: create, change, merge and erase."""
 
+from collections.abc import Iterator
+
 import httpx
 import pytest
 from sqlalchemy import select
@@ -7,7 +9,15 @@ from sqlalchemy import select
 from app.db.session import reading
 from app.db.tables import Face, Removal
 from tests.app.test_faces import BASE, enrol, picture, wait_until
+from tests.databases import remove_test_data
 from tests.service import Service
+
+
+@pytest.fixture
+def service(lasting_service: Service) -> Iterator[Service]:
+    """The service of the module, without what the tests before have written."""
+    yield lasting_service
+    remove_test_data(lasting_service.resources)
 
 
 @pytest.fixture

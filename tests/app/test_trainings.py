@@ -1,12 +1,21 @@
 """Trainings over HTTP: checked before a job starts, and stored with their job."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from app.learning.component_options import check_options
+from tests.databases import remove_test_data
 from tests.gallery import enrol
 from tests.service import Service
+
+
+@pytest.fixture
+def service(lasting_service: Service) -> Iterator[Service]:
+    """The service of the module, without what the tests before have written."""
+    yield lasting_service
+    remove_test_data(lasting_service.resources)
 
 
 def start(service: Service, **fields: Any) -> Any:
@@ -127,7 +136,7 @@ def test_a_training_can_start_from_a_learned_model_but_not_from_the_built_in_one
     assert anew["problem"]["code"] == "CannotGoOn"
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("lasting_service", ["sqlite"], indirect=True)
 @pytest.mark.parametrize(
     ("method", "options"),
     [("stml", {"dim": 6, "pairs": 200, "batch": 16}), ("sml", {"batch": 16}), ("stiefel", {"dim": 6})],
