@@ -29,8 +29,7 @@ def jobs(lasting_service: Service) -> dict[str, tuple[str, str]]:
         }
         session.add_all(job for pair in ended.values() for job in pair)
         session.flush()
-        ids = {kind: (succeeded.id, failed.id) for kind, (succeeded, failed) in ended.items()}
-    return ids
+        return {kind: (succeeded.id, failed.id) for kind, (succeeded, failed) in ended.items()}
 
 
 def read_last_event(client: httpx.Client, job: str) -> object:
