@@ -50,13 +50,17 @@ async def send_at_rate(pool: ConnectionPool, traffic: MixedTraffic, rate: float,
     return records
 
 
-async def send_in_turn(pool: ConnectionPool, traffic: MixedTraffic, clients: int, seconds: float) -> list[Record]:
-    """Have each of several clients send one request after another."""
-    records, end = list[Record](), time.perf_counter() + seconds
+async def send_in_turn(
+    pool: ConnectionPool, traffic: MixedTraffic, clients: int, seconds: float, max_pause: float = 0.0
+) -> list[Record]:
+    """Have each of several clients send one request after another, with random pauses of up to `max_pause` seconds."""
+    records, end, draw = list[Record](), time.perf_counter() + seconds, random.Random(traffic.seed)
 
     async def send_one_by_one() -> None:
         while (now := time.perf_counter()) < end:
             await _send_one(pool, traffic, now, records)
+            if max_pause:
+                await asyncio.sleep(draw.uniform(0.0, max_pause))
 
     await asyncio.gather(*(send_one_by_one() for _ in range(clients)))
     return records

@@ -19,18 +19,19 @@ FACES_PER_PERSON = 4
 ROWS_PER_WRITE = 20_000
 
 
-def write_gallery(home: Path, faces: int, dim: int = 64) -> Gallery:
-    """Write a collection of drawn embeddings into a new home."""
+def write_gallery(home: Path, faces: int, dim: int = 64, *, has_challenger: bool = False) -> Gallery:
+    """Write a collection of drawn embeddings into a new home. A challenger has the same embeddings as the champion."""
     settings = Settings(home=home, default_recogniser="lbp")
     home.mkdir(parents=True, exist_ok=True)
     upgrade_database(settings.database)
     rows, subjects = people(faces // FACES_PER_PERSON, FACES_PER_PERSON, dim=dim)
     model, face_ids = make_model("m-1", dim=dim), list[str]()
+    others = {"challenger": make_model("m-2", dim=dim, seed=1)} if has_challenger else {}
     with open_resources(settings) as resources:
-        writer = GalleryWriter(resources, COLLECTION).make(model)
+        writer = GalleryWriter(resources, COLLECTION).make(model, **others)
         for start in range(0, len(rows), ROWS_PER_WRITE):
             part = slice(start, start + ROWS_PER_WRITE)
-            face_ids += writer.add({model.id: rows[part]}, subjects[part])
+            face_ids += writer.add({m.id: rows[part] for m in (model, *others.values())}, subjects[part])
     return Gallery(COLLECTION, rows, subjects, face_ids)
 
 

@@ -1,9 +1,9 @@
-"""The requests of mixed traffic: searches by vector and by photo, enrolments, labels and lists."""
+"""The requests of mixed traffic: searches by vector, photo and enrolled face, enrolments, labels and lists."""
 
 import io
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from ml import synthetic_faces
 from ml.types import Rows
 
 SHARES = {"vector": 0.5, "photo": 0.2, "enrol": 0.05, "label": 0.1, "list": 0.15}
-"""Share of the requests of each kind."""
+"""Share of the requests of each kind, unless it is given. There is also "face": a search by an enrolled face."""
 PHOTOS = 24
 BOUNDARY = "load"
 PART = (
@@ -44,25 +44,26 @@ class Gallery:
 
 @dataclass
 class MixedTraffic:
-    """Draws requests. seed: of their order and their content"""
+    """Draws requests. seed: of their order and their content; shares: of the requests of each kind"""
 
     address: Address
     gallery: Gallery
     seed: int = 0
     photos: list[bytes] = field(default_factory=list)
+    shares: Mapping[str, float] = field(default_factory=lambda: SHARES)
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
         self.photos = self.photos or [draw_photo(i) for i in range(PHOTOS)]
         self._draws = {
-            "vector": self._draw_vector, "photo": self._draw_photo, "enrol": self._draw_enrolment,
-            "label": self._draw_label, "list": self._draw_list,
+            "vector": self._draw_vector, "face": self._draw_face, "photo": self._draw_photo,
+            "enrol": self._draw_enrolment, "label": self._draw_label, "list": self._draw_list,
         }  # fmt: skip
         self._path = f"/v1/collections/{self.gallery.collection}"
 
     def draw(self) -> Request:
         """Draw a request of any kind."""
-        [kind] = self._random.choices(list(SHARES), list(SHARES.values()))
+        [kind] = self._random.choices(list(self.shares), list(self.shares.values()))
         return self._draws[kind]()
 
     def _draw_vector(self) -> Request:
@@ -71,6 +72,12 @@ class MixedTraffic:
         subject = self.gallery.subjects[number]
         data = self._format("POST", "/search:by-embedding", {"vector": vector})
         return Request("vector", data, lambda answer: answer["faces"][0]["matches"][0]["subject"]["id"] == subject)
+
+    def _draw_face(self) -> Request:
+        number = self._random.randrange(len(self.gallery.face_ids))
+        subject = self.gallery.subjects[number]
+        data = self.address.format_request("POST", f"{self._path}/faces/{self.gallery.face_ids[number]}/search")
+        return Request("face", data, lambda answer: answer["faces"][0]["matches"][0]["subject"]["id"] == subject)
 
     def _draw_photo(self) -> Request:
         return Request("photo", self._format_photo("/search"), lambda answer: len(answer["faces"]) == 1)
