@@ -23,7 +23,7 @@ RUN pip install --no-cache-dir -c constraints.txt ".[$EXTRA,oidc]" && pip uninst
 FROM python:3.12-slim-bookworm
 WORKDIR /srv/likeness
 RUN useradd --system --uid 10001 --home-dir /srv/likeness likeness \
-    && mkdir /data && chown likeness /data
+    && mkdir -m 700 /data && chown likeness /data
 COPY --from=build /opt/venv /opt/venv
 COPY --from=build /srv/likeness /srv/likeness
 ENV PATH=/opt/venv/bin:$PATH PYTHONPATH=/srv/likeness PYTHONUNBUFFERED=1 LIKENESS_HOME=/data

@@ -59,6 +59,7 @@ from app.serving.engine import open_engine
 from app.shadow_comparisons.routes import router as shadow_comparisons
 from app.storage.audit_log.spool import LOST_ENTRIES
 from app.storage.audit_log.writer import open_spool
+from app.storage.private_files import make_files_private
 from app.storage.recognisers.default_recogniser import store_built_in
 from app.subjects.routes import router as subjects
 from app.tasks.routes import router as tasks
@@ -222,4 +223,5 @@ def _shorten_errors(errors: Any) -> list[dict[str, Any]]:
 
 def from_env() -> DocumentedApi:
     """Create the application from the environment, for `uvicorn --factory app.main:from_env`."""
+    make_files_private()
     return create_app(Settings.from_env(os.environ))

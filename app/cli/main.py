@@ -8,6 +8,7 @@ from typer.core import TyperGroup
 from typer.main import get_command, get_group
 
 from app.imports import import_uncollected
+from app.storage.private_files import make_files_private
 
 COMMANDS = {
     "serve": "app.cli.serve:serve",
@@ -72,4 +73,5 @@ def likeness() -> None:
 
 
 def main() -> None:
+    make_files_private()
     app()

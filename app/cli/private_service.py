@@ -12,6 +12,8 @@ from pathlib import Path
 
 import httpx
 
+from app.storage.private_files import create_home
+
 MAX_START_SECONDS = 120
 LOG = "service.log"
 MAX_PRINTED_LINES = 40
@@ -25,7 +27,7 @@ def run_service(home: Path, **settings: str) -> Iterator[httpx.Client]:
     If the block raises, the end of the service's log is printed.
     Raises RuntimeError if the service does not become ready.
     """
-    home.mkdir(parents=True, exist_ok=True)
+    create_home(home)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

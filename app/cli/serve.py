@@ -27,6 +27,7 @@ from app.storage.audit_log.chain import AuditChain
 from app.storage.audit_log.drafts import EntryDraft
 from app.storage.audit_log.spool import AuditSpool
 from app.storage.home_watch import HomeWatch
+from app.storage.private_files import create_home
 from app.storage.recognisers.default_recogniser import store_built_in
 
 MAX_STOP_SECONDS = 8
@@ -46,7 +47,7 @@ def migrate(
 
 
 def _migrate(settings: Settings) -> None:
-    settings.home.mkdir(parents=True, exist_ok=True)
+    create_home(settings.home)
     upgrade_database(settings.database)
     database = open_database(settings.database)
     try:
@@ -65,6 +66,8 @@ def worker(
     with exit_with_reason():
         settings = Settings.from_env(os.environ)
     require_database(settings)
+    with exit_with_reason(settings):
+        create_home(settings.home)
     os.execv(sys.executable, [sys.executable, "-m", "workers", "--queue", queue, "--threads", str(threads)])
 
 

@@ -21,6 +21,7 @@ from app.errors import AppError
 from app.startup import exit_with_reason
 from app.storage.audit_log.chain import AuditChain
 from app.storage.audit_log.drafts import EntryDraft
+from app.storage.private_files import create_home
 
 DAY_SECONDS = 86_400.0
 KeyId = Annotated[str, typer.Argument(help="the key's id, as `likeness keys list` shows it")]
@@ -110,7 +111,7 @@ def _change_keys(action: str, new: bool | None = None) -> Iterator[tuple[Session
         settings = Settings.from_env(os.environ)
     require_database(settings, new)
     with exit_with_reason(settings):
-        settings.home.mkdir(parents=True, exist_ok=True)
+        create_home(settings.home)
         upgrade_database(settings.database)
     database, changed = open_database(settings.database), list[Key]()
     try:

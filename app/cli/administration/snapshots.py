@@ -29,6 +29,7 @@ from app.snapshots.writer import write_snapshot
 from app.startup import exit_with_reason
 from app.storage.audit_log.chain import AuditChain
 from app.storage.audit_log.drafts import EntryDraft
+from app.storage.private_files import create_home
 
 MAX_SHOWN_FILES = 10
 COLLECTION_ID: TypeAdapter[str] = TypeAdapter(CollectionName)
@@ -82,7 +83,7 @@ def restore(
     with exit_with_reason():
         settings = Settings.from_env(os.environ)
     with exit_with_reason(settings):
-        settings.home.mkdir(parents=True, exist_ok=True)
+        create_home(settings.home)
     with _open(settings) as database, _show_progress() as report:
         if collection is None:
             restored = restore_service(database, settings.home, folder, report)
