@@ -14,6 +14,7 @@ from app.queue.messages import Erase
 
 MAX_FINGERPRINTED_FACES = 1_000
 """Faces of one erasure whose bytes a scan can recognise later."""
+NAMES_PER_BATCH = 1_000
 VECTOR_BYTES = 64
 """Of each embedding, its first bytes are kept until they are fingerprinted."""
 ERASED = "(erased)"
@@ -48,7 +49,9 @@ def record_erasure(
             "files": [[face.image_id, face.number] for face in faces],
             "subject": subject.id if subject else None,
             "subject_pk": subject.pk if subject else None,
-            "names": sorted(set(_iterate_names(faces, people))),
+            "names": sorted(
+                list_names(session, collection.id, chosen, target == "collection") | _name_subject(subject)
+            ),
             "texts": sorted(set(_iterate_texts(session, faces, people))),
             "vectors": _read_vector_starts(session, faces),
         },
@@ -81,6 +84,27 @@ def _count_rows(session: Session, chosen: tuple[ColumnElement[bool], ...]) -> di
         "coordinates": select(func.count()).where(FaceCoordinates.face_pk.in_(pks)),
     }
     return {name: session.scalar(count, execution_options=ALL_ROWS) or 0 for name, count in counts.items()}
+
+
+def list_names(
+    session: Session, collection: str, chosen: tuple[ColumnElement[bool], ...], with_subjects: bool
+) -> set[str]:
+    """Return the texts by which all faces that meet these conditions are called.
+
+    with_subjects: also those by which the subjects of the collection are called
+    """
+    queries: list[Any] = [select(Face.external_image_id).where(*chosen)]
+    if with_subjects:
+        queries.append(select(Subject.id, Subject.external_id).where(Subject.collection_id == collection))
+    names = set[str | None]()
+    for query in queries:
+        for row in session.execute(query.execution_options(yield_per=NAMES_PER_BATCH)):
+            names.update(row)
+    return {name for name in names if name}
+
+
+def _name_subject(subject: Subject | None) -> set[str]:
+    return {name for name in (subject.id, subject.external_id) if name} if subject else set()
 
 
 def _read_subjects(session: Session, faces: Any) -> list[Subject]:

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from app.db.tables import Collection, Face, Subject
 from app.galleries.erased_names import ErasedNames
+from app.galleries.erasures import list_names
 from app.galleries.protocol_files import scrub_live_evaluations
 from app.galleries.scrubbing import scrub_job_items, scrub_reports
 from app.snapshots.blanks import blank_members
@@ -44,8 +45,7 @@ def erase_from_rows(rows: Engine, erased: Sequence[ErasedNames], check: Check) -
     for one in erased:
         check()
         with Session(rows) as session, session.begin():
-            names = set[str]() if one.is_whole else _delete_people(session, one)
-            count = _delete_collection(session, one) if one.is_whole else len(names)
+            count, names = (_delete_collection if one.is_whole else _delete_people)(session, one)
         known = replace(one, names=one.names | names)
         with Session(rows) as session, session.begin():
             count += scrub_live_evaluations(session, known)
@@ -54,18 +54,22 @@ def erase_from_rows(rows: Engine, erased: Sequence[ErasedNames], check: Check) -
     return changed
 
 
-def _delete_collection(session: Session, erased: ErasedNames) -> int:
-    """Delete a collection with everything in it, and return 1 if it was there, and not made after the erasure."""
+def _delete_collection(session: Session, erased: ErasedNames) -> tuple[int, set[str]]:
+    """Delete a collection with everything in it, unless it was made after the erasure.
+
+    Returns how many were deleted, 1 or 0, and every name of its faces and people.
+    """
     collection = session.get(Collection, erased.collection)
     if collection is None or collection.created_at > erased.requested_at:
-        return 0
+        return 0, set()
+    names = list_names(session, erased.collection, (Face.collection_id == erased.collection,), with_subjects=True)
     session.execute(delete(Face).where(Face.collection_id == erased.collection))
     session.execute(delete(Collection).where(Collection.id == erased.collection))
-    return 1
+    return 1, names
 
 
-def _delete_people(session: Session, erased: ErasedNames) -> set[str]:
-    """Delete faces by their ids, and the subject; return every id and name that the deleted rows had.
+def _delete_people(session: Session, erased: ErasedNames) -> tuple[int, set[str]]:
+    """Delete faces by their ids, and the subject; return how many ids and names the deleted rows had, and these.
 
     With the subject go others who have lost all their faces by this: they were merged with it since.
     """
@@ -83,7 +87,8 @@ def _delete_people(session: Session, erased: ErasedNames) -> set[str]:
         for subject in session.scalars(select(Subject).where(*is_older, is_same)).all():
             names |= {subject.id, subject.external_id}
             delete_subjects(session, Subject.pk == subject.pk)
-    return {name for name in names if name}
+    texts = {name for name in names if name}
+    return len(texts), texts
 
 
 def delete_subjects(session: Session, condition: ColumnElement[bool]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import delete, select
 
+from app.collections.service import delete_collection
 from app.db.session import reading, writing
 from app.db.tables import (
     Collection,
@@ -17,12 +18,16 @@ from app.db.tables import (
     Job,
     JobItem,
     StoredResponse,
+    Subject,
     Training,
+    now,
 )
-from app.galleries import scrubbing
+from app.galleries import erasures, scrubbing, subjects
 from app.galleries.erased_names import NAME_FIELDS, ErasedNames, scrub
 from app.galleries.scrubbing import scrub_answers, scrub_job_items, scrub_reports
+from app.publishing import pointers
 from app.resources import Resources
+from app.snapshots.erased_rows import erase_from_rows
 from app.storage.model_cache import LBP_MODEL
 from tests.workers.test_erase import context
 from workers.context import Interrupted, JobContext
@@ -48,7 +53,7 @@ def erased(**values: Any) -> ErasedNames:
 def resources(lasting_sqlite: Resources) -> Iterator[Resources]:
     yield lasting_sqlite
     with writing(lasting_sqlite.database) as session:
-        for table in (StoredResponse, JobItem, Job, Training, Evaluation, Face, Deployment, Collection):
+        for table in (StoredResponse, JobItem, Job, Training, Evaluation, Erasure, Face, Deployment, Collection):
             session.execute(delete(table))
 
 
@@ -347,3 +352,56 @@ def test_reports_are_scrubbed_by_whatever_is_erased(
     store_reports(resources, "staff")
     names = erased(faces=frozenset(faces), subject=subject, names=frozenset({"ann"} if subject else ()))
     assert scrub_reports(resources.database, names) == changes
+
+
+MANY = 5
+SUBJECTS, PHOTOS = ([f"{kind}-{number}" for number in range(MANY)] for kind in ("person", "photo"))
+
+
+@pytest.fixture
+def many(resources: Resources, monkeypatch: pytest.MonkeyPatch) -> Resources:
+    """More faces than are fingerprinted, and a report that names all of them."""
+    for limit in ("MAX_FINGERPRINTED_FACES", "NAMES_PER_BATCH"):
+        monkeypatch.setattr(erasures, limit, 2)
+    store_reports(resources, "staff", created_at=0.0)
+    with writing(resources.database) as session:
+        for name, photo in zip(SUBJECTS, PHOTOS, strict=True):
+            subject = Subject(collection_id="staff", id=name, external_id=f"number of {name}")
+            session.add(subject)
+            session.flush()
+            values = {"bounding_box": {}, "landmarks": [], "quality": {}, "change": 0, "external_image_id": photo}
+            session.add(Face(collection_id="staff", subject_pk=subject.pk, image_id=photo, **values))
+        session.add(Subject(collection_id="staff", id="faceless", external_id="faceless"))
+        [training] = session.scalars(select(Training))
+        training.report = {"subjects": [*SUBJECTS, "faceless"], "file": PHOTOS}
+    return resources
+
+
+def scrub_latest(resources: Resources) -> Any:
+    """Scrub by what the erasure has written down, and return the report of the training."""
+    with reading(resources.database) as session:
+        [erasure] = session.scalars(select(Erasure))
+    scrub_reports(resources.database, ErasedNames.of(erasure))
+    with reading(resources.database) as session:
+        return session.scalars(select(Training.report)).one()
+
+
+def test_the_names_of_all_faces_and_people_of_a_deleted_collection_are_erased(many: Resources) -> None:
+    with writing(many.database) as session:
+        delete_collection(session, "staff")
+    assert scrub_latest(many) == {"subjects": ["(erased)"] * (MANY + 1), "file": ["(erased)"] * MANY}
+
+
+def test_the_names_of_all_erased_faces_are_erased(many: Resources) -> None:
+    with writing(many.database) as session:
+        subjects.erase_faces(session, pointers.lock_collection(session, "staff"), Face.external_image_id != PHOTOS[0])
+    named = {"subjects": [*SUBJECTS, "faceless"], "file": [PHOTOS[0], *["(erased)"] * (MANY - 1)]}
+    assert scrub_latest(many) == named
+
+
+def test_a_deleted_collection_takes_the_names_along_that_it_had_in_a_snapshot(many: Resources) -> None:
+    known_by_none = erased(is_whole=True, requested_at=now() + 1, faces=frozenset(), subject=None, names=frozenset())
+    assert erase_from_rows(many.database, [known_by_none], proceed) == {"e1"}
+    with reading(many.database) as session:
+        report = session.scalars(select(Training.report)).one()
+    assert report == {"subjects": ["(erased)"] * (MANY + 1), "file": ["(erased)"] * MANY}
