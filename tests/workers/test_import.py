@@ -21,12 +21,14 @@ from app.db.tables import Collection, Deployment, Embedding, Face, Follower, Job
 from app.enrolment.photo_analysis import EnrolmentRequest, analyse_photo
 from app.enrolment.preparation import prepare_photos
 from app.enrolment.store import EnrolmentOutcome, enrol_photos
+from app.jobs.schemas import ItemOut
 from app.queue import jobs
 from app.queue.messages import FitFirst, ImportArchive, IngestBatch, Sweep
 from app.resources import Resources
 from app.storage.blob_store import Blobs
 from app.storage.model_cache import LBP_MODEL
 from app.storage.stored_faces import read_crops
+from app.subjects.service import merge_subjects
 from ml.embedders.cosine import Cosine
 from ml.embedders.l2 import L2
 from ml.model import Model, Recipe
@@ -137,6 +139,21 @@ def test_a_refused_file_is_listed_with_its_reason(staff: Resources) -> None:
         "a/cut.png": ["InvalidImageFormat"],
         "a\x01b/1.png": ["INVALID_SUBJECT"],
     }
+
+
+def test_a_refused_item_names_nobody_but_whom_its_path_names(staff: Resources) -> None:
+    drain(staff, asked(staff, uploaded(staff, {"ann/1.png": picture(1), "bea/2.png": picture(2)})))
+    with writing(staff.database) as session:
+        merge_subjects(session, "staff", "ann", "bea", needs_consent=False)
+        session.execute(update(Subject).values(consent=False))
+    job = drain(staff, asked(staff, uploaded(staff, {"ann/1.png": picture(1), "bea/3.png": picture(3)})))
+    with reading(staff.database) as session:
+        rows = session.scalars(select(JobItem).where(JobItem.job_id == job.id).order_by(JobItem.name))
+        merged, kept = (ItemOut.of(row).model_dump_json() for row in rows)
+    assert '"DUPLICATE"' in merged
+    assert "bea" not in merged
+    assert '"NO_CONSENT"' in kept
+    assert "ann" not in kept
 
 
 def test_a_photo_without_a_face_is_refused(staff: Resources) -> None:
