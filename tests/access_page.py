@@ -50,7 +50,11 @@ and lists leave it out. The first start prints an admin's key that is bound to n
 - A bound admin makes keys for some of its own collections only, and sees, rotates and revokes only those.
 - It archives a model only if no other collection has trained or deployed it.
 - It creates only the collections that its key names.
-- `/metrics` and `/info` show a bound key only its collections. Requests are counted for the whole process.
+- `/metrics` and `/info` show a bound key only its collections; figures of the whole process and installation, such as
+  counts of requests, are for keys that are bound to none.
+- What a bound key can tell of others: cursors, ids of labels and clusters and `number` in the audit log rise with the
+  rows of all collections; 503 and waiting times show that the service is busy, 503 of `/readyz` that some deployment is
+  not ready, and 409 `TooManySnapshots` that `LIKENESS_MAX_SNAPSHOTS` are kept.
 - Folders below `LIKENESS_IMPORT_ROOTS` can be imported by every operator, bound or not.
 
 ## Secrets and revocation

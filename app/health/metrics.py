@@ -68,7 +68,7 @@ class MetricsMiddleware:
 
 
 class RequestCounts(Collector):
-    """Gauges of the current state. A key that is bound to collections sees only theirs."""
+    """Gauges of the current state. A key that is bound to collections sees only theirs, and none of the process."""
 
     def __init__(self, session: Session, engine: Engine, caller: Caller) -> None:
         self.session, self.engine, self.caller = session, engine, caller
@@ -94,8 +94,8 @@ class RequestCounts(Collector):
         yield self._gauge(
             "index_vectors", "Embeddings in the indexes of this process", ("collection", "task", "model"), visible
         )
-        yield self._gauge("requests_waiting", "Requests that wait for a slot", (), [(self.engine.count_waiting(),)])
         if not self.caller.collections:
+            yield self._gauge("requests_waiting", "Requests that wait for a slot", (), [(self.engine.count_waiting(),)])
             jobs = select(Job.kind, Job.state, func.count()).group_by(Job.kind, Job.state)
             yield self._gauge("jobs", "Jobs by kind and state", ("kind", "state"), self.session.execute(jobs).all())
             failures = select(func.sum(Job.result["photo_failures"].as_integer())).where(Job.kind == ImportArchive.kind)
@@ -140,7 +140,8 @@ class RequestCounts(Collector):
 
 
 def format_metrics(meter: Meter, session: Session, engine: Engine, caller: Caller) -> bytes:
-    """Return all metrics in the text format of Prometheus."""
+    """Return all metrics in the text format of Prometheus; without those of the process to a key that is bound."""
     gauges = CollectorRegistry()
     gauges.register(RequestCounts(session, engine, caller))
-    return generate_latest(meter.registry) + generate_latest(gauges)
+    of_process = b"" if caller.collections else generate_latest(meter.registry)
+    return of_process + generate_latest(gauges)

@@ -1,7 +1,8 @@
 """Probes, metrics and versions.
 
 The probes need no key: an orchestrator has none, and they reveal only whether requests may be sent here. Metrics and
-versions name collections and count faces, so they need a key; one that is bound to collections sees only those.
+versions name collections and count faces, so they need a key; one that is bound to collections sees only those, and no
+figures of the whole process.
 """
 
 from typing import Any
@@ -61,7 +62,8 @@ def readyz(engine: EngineDep, response: Response) -> ReadyOut:
     responses=FIGURES,
 )
 def metrics(request: Request, engine: EngineDep, session: ReadDep, caller: CallerDep) -> Response:
-    """Requests and their latency by route, faces, jobs by state, the lag of followers, and the sizes of indexes."""
+    """Requests and their latency by route, faces, jobs by state, the lag of followers, and the sizes of indexes. A key
+    that is bound to collections sees the figures of these collections alone."""
     text = format_metrics(request.app.state.meter, session, engine, caller)
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 

@@ -1,5 +1,6 @@
 """Health probes, metrics and versions."""
 
+import re
 import time
 from collections.abc import Iterator
 
@@ -126,7 +127,14 @@ def test_metrics_need_a_key_and_cover_only_its_collections(api: httpx.Client, ga
     assert 'likeness_requests_total{method="GET",route="/v1/collections/{collection}",status="404"} 1.0' in metrics
     assert 'likeness_request_seconds_bucket{le="10.0",method="GET",route="/v1/collections/{collection}"} 2.0' in metrics
     assert "likeness_follower_lag{" in metrics
-    assert "staff" not in api.get("/metrics", headers=key(gallery, "other")).text
+    of_others = api.get("/metrics", headers=key(gallery, "other")).text
+    assert "staff" not in of_others
+    assert not re.search(r"^likeness", of_others, re.MULTILINE), "what the whole process does"
+    of_its_own = api.get("/metrics", headers=key(gallery, "staff")).text
+    assert 'likeness_faces{collection="staff",role="gallery"} 20.0' in of_its_own
+    figures = re.findall(r"^likeness_.*$", of_its_own, re.MULTILINE)
+    assert figures
+    assert all('collection="staff"' in figure for figure in figures)
 
 
 def test_the_info_page_lists_the_version_and_the_loaded_deployments(api: httpx.Client, gallery: GalleryWriter) -> None:
