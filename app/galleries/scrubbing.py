@@ -67,7 +67,7 @@ def _is_answer_about(session: Session, row: StoredResponse, erased: ErasedNames)
     if erased.is_whole and row.created_at <= erased.requested_at and _may_name_lost_faces(session, row, erased):
         return True
     strings = _read_strings(row.body) | _read_header_strings(row.headers)
-    if not strings.isdisjoint(erased.faces | erased.names):
+    if not (strings.isdisjoint(erased.faces) and strings.isdisjoint(erased.names)):
         return True
     return erased.has_subject(BETWEEN_STRINGS.join(text for text in strings if " " in text or '"' in text))
 
