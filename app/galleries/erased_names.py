@@ -1,14 +1,14 @@
 """How stored texts may name what is erased, and what replaces the names."""
 
 import re
-import unicodedata
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from app.db.tables import Erasure
 from app.galleries.erasures import ERASED
-from app.storage.text_encodings import list_text_encodings
+from app.storage.text_encodings import list_normal_forms, list_text_encodings, unify_forms
 
 UUID = re.compile(rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 WORD = re.compile(r"[^\W_]+")
@@ -27,7 +27,7 @@ TEXT_FIELDS = frozenset({"name", "file", "reason", "detail", "problem", "path", 
 class ErasedNames:
     """How answers, items and reports may name what one erasure removes.
 
-    faces: ids; subject: the subject's id; names: other texts by which faces and subject are called
+    faces: ids; subject: the subject's id; names: texts by which faces and subject are called, in every normal form
     """
 
     erasure_id: str
@@ -49,8 +49,13 @@ class ErasedNames:
             erasure.requested_at,
             frozenset(targets["faces"]),
             targets["subject"],
-            frozenset(targets["names"]),
-        )
+            frozenset(),
+        ).add_names(targets["names"])
+
+    def add_names(self, names: Iterable[str]) -> "ErasedNames":
+        """Return the same with more names."""
+        forms = (form for name in names for form in list_normal_forms(name))
+        return replace(self, names=self.names.union(forms))
 
     def has_subject(self, text: str) -> bool:
         """Whether the subject's id is a word, or some words, of a text, in any encoding. Short ids never are."""
@@ -66,8 +71,14 @@ class ErasedNames:
         return self.has_subject(name) or not words.isdisjoint(WORD.findall(_fold(name)))
 
     def is_in_folder(self, path: str) -> bool:
-        """Whether the subject's id is a folder of a path."""
-        return self.subject is not None and self.subject in path.split("/")[:-1]
+        """Whether the subject's id is a folder of a path, in any normal form, with or without blanks around it."""
+        if self.subject is None:
+            return False
+        return unify_forms(self.subject).strip() in (unify_forms(folder).strip() for folder in path.split("/")[:-1])
+
+    def is_quoted(self, text: str) -> bool:
+        """Whether a text has the subject's id between quotes, as messages write it."""
+        return self.subject is not None and any(repr(form) in text for form in list_normal_forms(self.subject))
 
 
 def _is_distinctive(subject: str) -> bool:
@@ -84,7 +95,7 @@ def has_words(text: str, name: str) -> bool:
 
 
 def _fold(text: str) -> str:
-    return unicodedata.normalize("NFC", text).casefold()
+    return unify_forms(text).casefold()
 
 
 def has_form(text: str, name: str) -> bool:
@@ -115,7 +126,7 @@ def scrub(value: Any, erased: ErasedNames, field: str = "") -> Any:
 def _names_erased(text: str, erased: ErasedNames, field: str) -> bool:
     if field in NAME_FIELDS and text in erased.names:
         return True
-    if erased.subject is not None and repr(erased.subject) in text:
+    if erased.is_quoted(text):
         return True
     is_text = field in TEXT_FIELDS or (" " in text and field not in PERSON_FIELDS)
     if is_text and (erased.has_subject(text) or erased.is_in_folder(text)):

@@ -1,7 +1,6 @@
 """Delete from the rows of a snapshot what was erased in the service, and the files that no row names any more."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +45,7 @@ def erase_from_rows(rows: Engine, erased: Sequence[ErasedNames], check: Check) -
         check()
         with Session(rows) as session, session.begin():
             count, names = (_delete_collection if one.is_whole else _delete_people)(session, one)
-        known = replace(one, names=one.names | names)
+        known = one.add_names(names)
         with Session(rows) as session, session.begin():
             count += scrub_live_evaluations(session, known)
         if count + scrub_job_items(rows, known, check) + scrub_reports(rows, known):

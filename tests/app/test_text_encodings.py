@@ -9,13 +9,25 @@ import pytest
 from app.storage.text_encodings import list_text_encodings
 
 QUOTED = 'Zoë "Quux" O\'Erasmus-😀'
-TEXTS = ["ann", "Zoë", 'Anna "Nan"', "李😀", r"back\slash", "a/b c", QUOTED, unicodedata.normalize("NFD", QUOTED)]
+TEXTS = [
+    "ann",
+    "Zoë",
+    'Anna "Nan"',
+    "李😀",
+    "ﬁlip",
+    'O\'Brüen "Q"',
+    "İpek",
+    r"back\slash",
+    "a/b c",
+    QUOTED,
+    unicodedata.normalize("NFD", QUOTED),
+]
 
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_text_is_found_in_every_form_that_is_stored(text: str) -> None:
     encodings = list_text_encodings(text)
-    for form in (text, *(unicodedata.normalize(name, text) for name in ("NFC", "NFD"))):
+    for form in (text, *(unicodedata.normalize(name, text) for name in ("NFC", "NFD", "NFKC", "NFKD"))):
         stored = {f"so {form} it is", repr(["so", form]), quote(form), quote(form, safe="")}
         for is_ascii in (True, False):
             once = json.dumps({"name": f"so {form} it is"}, ensure_ascii=is_ascii)

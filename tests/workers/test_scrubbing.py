@@ -1,6 +1,7 @@
 """What scrubbing removes from answers, job items and reports, and what it leaves. No job runs."""
 
 import json
+import unicodedata
 from collections.abc import Iterator
 from typing import Any
 
@@ -256,6 +257,31 @@ def test_items_that_name_a_face_or_a_person_are_erased(resources: Resources, mon
     assert [read_items(resources, job) for job in many] == [[*OTHER_ITEMS, GONE, GONE, GONE]] * 2
     nobody = erased(subject=None, names=frozenset(), faces=frozenset())
     assert scrub_job_items(resources.database, nobody, proceed) == 0
+
+
+NORMAL_FORMS = ["NFC", "NFD", "NFKC", "NFKD"]
+
+
+@pytest.mark.parametrize("form", NORMAL_FORMS)
+@pytest.mark.parametrize("subject", ["Zoë", 'O\'Brüen "Q"', "İpek", "ﬁlip", "Å1"])
+def test_a_subject_is_recognised_in_every_normal_form(resources: Resources, subject: str, form: Any) -> None:
+    photo = f"Photo of {subject}.jpg"
+    written, photo_written = (unicodedata.normalize(form, text) for text in (subject, photo))
+    own = [(f"{written}/bad.png", {"reasons": ["INVALID_PHOTO"]}), (f"2/ {written} /3.png", {}), (photo_written, {})]
+    others = [(f"{written}2/1.png", {}), (f"of {written}/1.png", {})]
+    job = store_job(resources, *own, *others)
+    store_answer(resources, "subject", {"subject": written})
+    named = ErasedNames.of(
+        Erasure(
+            id="e1", collection_id="staff", target="subject", requested_at=REQUESTED_AT,
+            targets={"faces": [], "subject": subject, "names": [subject, photo]},
+        )
+    )  # fmt: skip
+    assert scrub_job_items(resources.database, named, proceed) == 3
+    assert read_items(resources, job) == [GONE, GONE, GONE, *others]
+    assert scrub_answers(resources.database, [named], proceed) == {"e1": 1}
+    report = {"subjects": [written], "advice": f"merge {written!r} into 'bob'"}
+    assert scrub(report, named) == {"subjects": ["(erased)"], "advice": "(erased)"}
 
 
 def test_items_of_a_deleted_collection_are_all_erased(resources: Resources) -> None:
