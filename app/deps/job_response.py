@@ -52,6 +52,8 @@ RESULT_ROLES: dict[str, Role] = {
     "restore": "admin",
 }
 """The role that sees the result of a kind of job: that of the route which shows the same."""
+OMITTED_MEMBERS: dict[str, str] = {"examine": "findings"}
+"""Members of results that a route of their own shows, without people whom nobody may see any more."""
 PROBLEM_MEMBERS = ("type", "title", "status", "detail", "code", "retryable", "request_id")
 
 
@@ -96,12 +98,17 @@ class JobOut(JobEntry):
         """Describe a job for a caller with this role, with its result if the role sees it."""
         if RANK[role] < RANK[RESULT_ROLES[job.kind]]:
             return cls(**_common_fields(job), problem=_shorten_problem(job), result=None)
-        return cls(**_common_fields(job), problem=job.problem, result=job.result)
+        return cls(**_common_fields(job), problem=job.problem, result=_shorten_result(job))
 
     @classmethod
     def without_result(cls, job: Job) -> Self:
         """Describe a job without its result, which is not read."""
         return cls(**_common_fields(job), problem=job.problem, result=None)
+
+
+def _shorten_result(job: Job) -> dict[str, Any] | None:
+    omitted = OMITTED_MEMBERS.get(job.kind)
+    return job.result and {name: value for name, value in job.result.items() if name != omitted}
 
 
 def _shorten_problem(job: Job) -> dict[str, Any] | None:

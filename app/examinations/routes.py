@@ -27,13 +27,14 @@ CollectionId = Annotated[CollectionName, Path(alias="collection")]
 def examine(collection: CollectionId, session: WriteDep, response: Response) -> JobOut:
     """Starts a job that looks for duplicates, wrong names, mixtures, poor faces, and faces that strangers match.
 
-    Its result is the report that `GET /v1/collections/{collection}/findings` returns. It changes nothing. If the model
-    is not calibrated, the job fails with `NotCalibrated`.
+    It changes nothing. `GET /v1/collections/{collection}/findings` returns its report; the job's result is the report
+    without the findings, which name people. If the model is not calibrated, the job fails with `NotCalibrated`.
     """
     return service.start_examination(session, collection, response)
 
 
 @router.get("/{collection}/findings", summary="What the last examination found", openapi_extra=OPERATOR | COLLECTION)
 def get_findings(collection: CollectionId, session: ReadDep) -> ExaminationOut:
-    """The report of the last examination. 404 if there is none, or if its job was deleted as too old."""
+    """The report of the last examination, without people who were deleted since or may not be searched for any more.
+    404 if there is none, or if its job was deleted as too old."""
     return service.read_report(session, collection)

@@ -11,6 +11,7 @@ from app.atlases.window import WindowEdges
 from app.clusters.service import list_clusters
 from app.db.session import reading, writing
 from app.db.tables import Atlas, ClusteredFace, Collection, Face, FaceCluster, FaceCoordinates, Job, Subject, now
+from app.deps.job_response import JobOut
 from app.examinations.schemas import FINDING, REPORT
 from app.examinations.service import read_report
 from app.labels.question_faces import read_question_faces
@@ -101,8 +102,15 @@ def test_an_earlier_examination_no_longer_names_them(gallery: Resources) -> None
     report = REPORT | {"collection": GALLERY, "findings": findings}
     with writing(gallery.database) as session:
         session.add(
-            Job(kind="examine", body={"collection": GALLERY}, state="succeeded", result=report, finished_at=now())
+            job := Job(
+                kind="examine", body={"collection": GALLERY}, state="succeeded", result=report, finished_at=now()
+            )
         )
+        session.flush()
+        shown = JobOut.of(job, "admin").result
+    assert shown is not None
+    assert shown["counts"] == REPORT["counts"]
+    assert "p00" not in str(shown)
     with reading(gallery.database) as session:
         named = [finding.subjects for finding in read_report(session, GALLERY).findings]
     assert named == [["p001", "p002"], []]
