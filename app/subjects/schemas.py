@@ -3,12 +3,13 @@
 from datetime import UTC, datetime
 from typing import Annotated, Any, Self
 
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 
 from app.db import examples
 from app.db.field_types import ExternalId, Metadata, SubjectId
 from app.db.tables import Subject
 
+FIRST_MOMENT, LAST_MOMENT = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 IN: dict[str, Any] = {"external_id": examples.EXTERNAL_ID, "metadata": {"desk": "north"}, "consent": True}
 OUT: dict[str, Any] = IN | {
     "id": examples.SUBJECT,
@@ -35,6 +36,13 @@ def _check_is_date(value: Any) -> Any:
     raise ValueError("must be a date with a time and a zone, such as 2030-01-01T00:00:00Z")
 
 
+def _check_has_utc(moment: datetime) -> datetime:
+    """Refuse moments that have no date in UTC, or none once they are rounded to a number of seconds."""
+    if FIRST_MOMENT <= moment <= LAST_MOMENT:
+        return moment
+    raise ValueError(f"must be from {FIRST_MOMENT.isoformat()} to {LAST_MOMENT.isoformat()}")
+
+
 class SubjectIn(BaseModel):
     """Fields that are left out keep their values. A new subject without an external id gets its id as external id."""
 
@@ -42,8 +50,8 @@ class SubjectIn(BaseModel):
     external_id: ExternalId | None = None
     metadata: Metadata = Field({}, description="replaces all metadata of the subject")
     consent: bool | None = Field(None, strict=True, description="whether the person has consented; null: unknown")
-    retain_until: Annotated[AwareDatetime, BeforeValidator(_check_is_date)] | None = Field(
-        None, description="null: no time limit"
+    retain_until: Annotated[AwareDatetime, BeforeValidator(_check_is_date), AfterValidator(_check_has_utc)] | None = (
+        Field(None, description="in UTC within the years 1 to 9999; null: no time limit")
     )
 
 

@@ -50,8 +50,22 @@ def test_a_subject_can_be_created_and_changed(staff: httpx.Client) -> None:
     assert staff.patch(path, json={"retain_until": "2030-01-01T00:00:00"}).status_code == 422
     for number in (0, 1_900_000_000, "1900000000", "-1.5"):
         assert staff.patch(path, json={"retain_until": number}).status_code == 422, "it is no date"
+    for moment in ("0001-01-01T00:00:00Z", "0001-01-01T23:59:00+23:59", "9999-12-31T00:00:59-23:59"):
+        assert staff.patch(path, json={"retain_until": moment}).status_code == 200
     assert staff.put(f"{BASE}/subjects/{'x' * 256}").status_code == 422
     assert staff.put("/v1/collections/none/subjects/ada").status_code == 404
+
+
+@pytest.mark.parametrize("method", ["PUT", "PATCH"])
+@pytest.mark.parametrize(
+    "moment", ["9999-12-31T23:59:59-23:59", "9999-12-31T23:59:59.999999Z", "0001-01-01T00:00:00+23:59"]
+)
+def test_a_moment_without_a_date_in_utc_is_refused(staff: httpx.Client, method: str, moment: str) -> None:
+    staff.put(f"{BASE}/subjects/ada").raise_for_status()
+    refused = staff.request(method, f"{BASE}/subjects/ada", json={"retain_until": moment})
+    assert refused.status_code == 422, refused.text
+    assert "from 0001-01-01T00:00:00+00:00 to 9999-12-31T23:59:59+00:00" in refused.text
+    assert staff.get(f"{BASE}/subjects/ada").json()["retain_until"] is None
 
 
 def test_subjects_are_listed_with_the_number_of_their_faces(staff: httpx.Client) -> None:
