@@ -35,6 +35,7 @@ SCRUBBED = "scrubbed: the tests below write a name into it"
 ID = "an id, a hash or a word of the service"
 NUMBERS = "numbers and names of models, components and options"
 OURS = "a text of the operator about something else than a person; docs/operate/erasure.md says so"
+REPEATED = "options, and keys and labellers of the operator; it is carried out again, as docs/operate/erasure.md says"
 
 RULES: dict[str, dict[str, str]] = {
     "answers": {
@@ -92,10 +93,10 @@ RULES: dict[str, dict[str, str]] = {
     "tasks": {"name": ID, "description": OURS},
     "training_policies": {
         **dict.fromkeys(("collection_id", "task", "trigger", "at", "publish", "last_training"), ID),
-        "request": NUMBERS, "problem": "why a training cannot start: it names options and collections",
+        "request": REPEATED, "problem": "why a training cannot start: it names options and collections",
     },
     "trainings": {
-        "id": ID, "request": NUMBERS, "job_id": ID, "snapshot": "numbers and keyed hashes", "curve": SCRUBBED,
+        "id": ID, "request": REPEATED, "job_id": ID, "snapshot": "numbers and keyed hashes", "curve": SCRUBBED,
         "report": SCRUBBED, "model": ID,
     },
 }  # fmt: skip
