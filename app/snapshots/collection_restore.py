@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from sqlalchemy import Column, Engine, Table, delete, select
-from sqlalchemy.orm import Session
+from sqlalchemy import Column, Engine, Table, delete, or_, select, update
+from sqlalchemy.orm import Session, aliased
 
 from app.db.session import writing
-from app.db.tables import Collection, Face, ModelRecord, Removal, Task, Training, now
+from app.db.tables import Collection, Face, ModelRecord, Removal, Subject, Task, Training, now
 from app.errors import Busy, Conflict, Invalid, NotFound
 from app.queue.jobs import enqueue
 from app.queue.messages import Erase
@@ -62,6 +62,7 @@ def restore_collection(
 
     collection: its id in the snapshot; name: its id from now on
     The collection counts as made anew: its models are measured as if they had learned from all who were not held out.
+    What people have refused since in the collection of the snapshot, if it exists, holds in the restored one too.
     Raises NotFound if the snapshot has no such collection, Conflict if the name or a face id is in use, Invalid, and
     Busy if something was erased from the snapshot meanwhile.
     """
@@ -77,6 +78,7 @@ def restore_collection(
             with writing(database) as session:
                 _release(session, name)
                 restored = Restored(_insert_collection(session, opened, collection, name, report, options), files)
+                _keep_refusals(session, collection, name)
                 check_unchanged(opened)
                 options.finish(session, restored)
         except BaseException:
@@ -168,6 +170,22 @@ def _insert_collection(
                 report("rows", count, None)
     raise_sequences(session, {})
     return faces
+
+
+def _keep_refusals(session: Session, source: str, restored: str) -> None:
+    """Copy refusals of consent, and times of retention that end earlier, to the same subjects of another collection.
+
+    source: locked, if it exists, so that no refusal is recorded meanwhile
+    """
+    session.get(Collection, source, with_for_update=True)
+    present = aliased(Subject)
+    refused = select(present.id).where(present.collection_id == source, present.consent.is_(False))
+    until = select(present.retain_until).where(present.collection_id == source, present.id == Subject.id)
+    present_end = until.scalar_subquery()
+    people = update(Subject).where(Subject.collection_id == restored).execution_options(synchronize_session=False)
+    session.execute(people.where(Subject.id.in_(refused)).values(consent=False))
+    ends_earlier = or_(Subject.retain_until.is_(None), Subject.retain_until > present_end)
+    session.execute(people.where(present_end.is_not(None), ends_earlier).values(retain_until=present_end))
 
 
 def _plan_changes(table: Table, name: str, offsets: dict[str, int], options: RestoreOptions) -> Callable[[Row], Row]:

@@ -73,6 +73,35 @@ def test_a_person_who_has_refused_consent_is_neither_found_nor_enrolled(
     assert enrol(client, picture(7), subject="ada").status_code == 201
 
 
+def test_a_refusal_given_since_the_snapshot_holds_in_the_restored_collection(
+    service: Service, faces: dict[str, str]
+) -> None:
+    client = service.client
+    for name in ("cleo", "dan"):
+        client.put(f"{BASE}/subjects/{name}", json={"retain_until": "2090-01-01T00:00:00Z"}).raise_for_status()
+    taken = client.post("/v1/snapshots", json={"collection": "staff"})
+    assert service.wait(taken)["state"] == "succeeded"
+    client.patch(ADA, json={"consent": False}).raise_for_status()
+    client.patch(f"{BASE}/subjects/bob", json={"consent": True, "retain_until": "2090-01-01T00:00:00Z"})
+    client.patch(f"{BASE}/subjects/cleo", json={"retain_until": "2080-01-01T00:00:00Z"})
+    client.patch(f"{BASE}/subjects/dan", json={"retain_until": None})
+    job = service.wait(client.post(f"/v1/snapshots/{taken.json()['snapshot']}:restore", json={"name": "back"}))
+    assert job["state"] == "succeeded", job["problem"]
+    listed = client.get("/v1/collections/back/subjects").json()["subjects"]
+    assert {s["id"]: (s["consent"], s["retain_until"]) for s in listed} == {
+        "ada": (False, None),
+        "bob": (None, "2090-01-01T00:00:00Z"),
+        "cleo": (None, "2080-01-01T00:00:00Z"),
+        "dan": (None, "2090-01-01T00:00:00Z"),
+    }
+    service.wait_for_indexes()
+    photo = {"image": base64.b64encode(picture(0)).decode()}
+    answer = client.post("/v1/collections/back/search", json=photo, params={"aligned": True, "limit": 10})
+    assert [match["subject"]["id"] for match in answer.json()["faces"][0]["matches"]] == ["bob"]
+    client.delete("/v1/collections/back").raise_for_status()
+    client.delete(f"/v1/snapshots/{taken.json()['snapshot']}").raise_for_status()
+
+
 def test_an_expired_person_is_not_found_from_that_second_on_and_then_erased(
     service: Service, faces: dict[str, str]
 ) -> None:
