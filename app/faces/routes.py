@@ -157,7 +157,9 @@ def get_photo(collection: CollectionId, face_id: FaceId, session: ReadDep, resou
 def change_face(
     collection: CollectionId, face_id: FaceId, body: FacePatch, session: WriteDep, resources: ResourcesDep
 ) -> FaceOut:
-    """Changes the subject, role, external id or metadata. Fields that are left out keep their values."""
+    """Changes the subject, role, external id or metadata. Fields that are left out keep their values. 409
+    `EnrolmentNotAllowed` if the face may not be used any more: its subject has refused consent, or `retain_until` has
+    passed; or if the given subject may not be enrolled."""
     needs_consent = resources.settings.require_consent
     return service.change_face(session, collection, face_id, body, needs_consent=needs_consent)
 

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from app.db.field_types import Role
 from app.db.lookups import get_collection, make_not_found
 from app.db.session import reading
-from app.db.tables import Face, Job, Subject
+from app.db.tables import Collection, Face, Job, Subject
 from app.deps.paging import read_page
 from app.enrolment.archives.formats import recognise_format
 from app.enrolment.photo_analysis import EnrolmentRequest, analyse_photo
@@ -19,7 +19,7 @@ from app.errors import Conflict, Forbidden, Invalid, NotFound
 from app.faces.schemas import EnrolledOut, FaceOut, FacePatch, FacesOut, UnindexedOut
 from app.faces.streaming import ReceivedImport
 from app.galleries import subjects
-from app.galleries.retention import check_enrolment, refuse_enrolment
+from app.galleries.retention import check_enrolment, check_release, refuse_enrolment
 from app.publishing import pointers
 from app.queue.jobs import enqueue
 from app.queue.messages import ImportArchive
@@ -127,7 +127,7 @@ def change_face(session: Session, collection: str, face_id: str, patch: FacePatc
     """Change the fields that the patch states. Followers apply the change to their indexes.
 
     needs_consent: whether a subject that is given needs recorded consent
-    Raises NotFound, Conflict.
+    Raises NotFound, or Conflict if the given subject, or the one that the face has, may not be used any more.
     """
     gallery = pointers.lock_collection(session, collection)
     face = get_face(session, collection, face_id)
@@ -135,10 +135,7 @@ def change_face(session: Session, collection: str, face_id: str, patch: FacePatc
     gallery.change += 1
     gallery.label_change = gallery.change
     if "subject" in given:
-        subject = subjects.get_or_create_subject(session, gallery, patch.subject) if patch.subject else None
-        if subject is not None:
-            check_enrolment(subject, needs_consent)
-        subjects.name_faces(session, gallery, subject, Face.pk == face.pk)
+        _name_face(session, gallery, face, patch.subject, needs_consent)
     for name in given & {"role", "external_image_id", "source"}:
         setattr(face, name, getattr(patch, name))
     if "metadata" in given:
@@ -146,6 +143,16 @@ def change_face(session: Session, collection: str, face_id: str, patch: FacePatc
     face.change = gallery.change
     session.flush()
     return describe_faces(session, [face])[0]
+
+
+def _name_face(session: Session, gallery: Collection, face: Face, subject_id: str | None, needs_consent: bool) -> None:
+    """Give a face to a subject, which is created if it is new, or to nobody. Raises Conflict."""
+    subject = subjects.get_or_create_subject(session, gallery, subject_id) if subject_id else None
+    if subject is not None:
+        check_enrolment(subject, needs_consent)
+    if face.subject_pk is not None:
+        check_release(session.get_one(Subject, face.subject_pk))
+    subjects.name_faces(session, gallery, subject, Face.pk == face.pk)
 
 
 def delete_face(session: Session, collection: str, face_id: str) -> str:

@@ -9,6 +9,10 @@ from app.errors import Conflict
 
 NO_CONSENT, RETENTION_ENDED = "NO_CONSENT", "RETENTION_ENDED"
 """Why a photo of a person is not enrolled."""
+REASONS = {
+    NO_CONSENT: "consent is refused or was never recorded",
+    RETENTION_ENDED: "the time until `retain_until` is over",
+}
 
 SUBJECTS = Subject.__table__.c
 
@@ -48,11 +52,8 @@ def find_refusal(subject: Subject | None, needs_consent: bool) -> str | None:
 
 def refuse_enrolment(subject: str, reason: str) -> Conflict:
     """Return the error that answers a request to give a face to a subject that may not be enrolled."""
-    why = (
-        "consent is refused or was never recorded" if reason == NO_CONSENT else "the time until `retain_until` is over"
-    )
     return Conflict(
-        f"no face may be given to subject {subject!r}: {why}; change the subject first, if that is right",
+        f"no face may be given to subject {subject!r}: {REASONS[reason]}; change the subject first, if that is right",
         code="EnrolmentNotAllowed",
         reason=reason,
     )
@@ -63,3 +64,18 @@ def check_enrolment(subject: Subject, needs_consent: bool) -> None:
     reason = find_refusal(subject, needs_consent)
     if reason is not None:
         raise refuse_enrolment(subject.id, reason)
+
+
+def check_release(subject: Subject) -> None:
+    """Check that a face of the subject may be given to somebody else, or to nobody. Raises Conflict.
+
+    Another name would undo a refusal: the face could be found again.
+    """
+    reason = find_refusal(subject, needs_consent=False)
+    if reason is not None:
+        raise Conflict(
+            f"no face of subject {subject.id!r} may be given to anybody else: {REASONS[reason]}; delete the face, or "
+            "change the subject first, if that is right",
+            code="EnrolmentNotAllowed",
+            reason=reason,
+        )

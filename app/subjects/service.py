@@ -10,7 +10,7 @@ from app.db.tables import Collection, Face, Subject
 from app.deps.paging import read_page
 from app.errors import Invalid
 from app.galleries import subjects
-from app.galleries.retention import check_enrolment, find_end_of_use
+from app.galleries.retention import check_enrolment, check_release, find_end_of_use
 from app.learning.refit import list_models_that_learned
 from app.publishing import pointers
 from app.subjects.schemas import ErasedOut, SubjectIn, SubjectOut, SubjectsOut
@@ -73,7 +73,7 @@ def merge_subjects(session: Session, collection: str, subject_id: str, into: str
     if merged.pk == kept.pk:
         raise Invalid("a subject cannot be merged into itself")
     check_enrolment(kept, needs_consent)
-    check_enrolment(merged, needs_consent=False)  # a refusal is not undone by another name
+    check_release(merged)
     locked.change += 1
     locked.label_change = locked.change
     faces = update(Face).where(Face.subject_pk == merged.pk)

@@ -4,6 +4,7 @@ import base64
 import io
 import zipfile
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import httpx
 import pytest
@@ -71,6 +72,31 @@ def test_a_person_who_has_refused_consent_is_neither_found_nor_enrolled(
     client.patch(ADA, json={"consent": None}).raise_for_status()
     assert set(find(client)) == set(faces.values())
     assert enrol(client, picture(7), subject="ada").status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [({"consent": False}, "NO_CONSENT"), ({"retain_until": "2020-01-01T00:00:00Z"}, "RETENTION_ENDED")],
+)
+@pytest.mark.parametrize("subject", [None, "bob", "eve"])
+def test_no_other_name_makes_a_refused_face_findable(
+    service: Service, faces: dict[str, str], change: dict[str, Any], reason: str, subject: str | None
+) -> None:
+    client, face = service.client, f"{BASE}/faces/{faces['ada']}"
+    client.patch(ADA, json=change).raise_for_status()
+    refused = client.patch(face, json={"subject": subject, "role": "distractor"})
+    assert (refused.status_code, refused.json()["code"], refused.json().get("reason")) == (
+        409,
+        "EnrolmentNotAllowed",
+        reason,
+    )
+    assert "delete the face, or change the subject first" in refused.json()["detail"]
+    shown = client.get(face).json()
+    assert (shown["subject"]["id"], shown["role"]) == ("ada", "gallery")
+    assert find(client) == [faces["bob"]]
+    assert client.get(f"{BASE}/subjects/eve").status_code == 404
+    client.patch(ADA, json={"consent": None, "retain_until": None}).raise_for_status()
+    assert client.patch(face, json={"subject": subject}).status_code == 200, "a wrong name can be corrected"
 
 
 def test_a_refusal_given_since_the_snapshot_holds_in_the_restored_collection(
