@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.db import examples
-from app.db.field_types import SubjectId
+from app.db.field_types import NewSubjectId
 from app.deps.shared_schemas import SubjectRef
 from ml.people_discovery.discovery import MIN_PROBABILITY
 
@@ -65,7 +65,7 @@ class ClusterFacesOut(BaseModel):
 
 class NameClusterIn(BaseModel):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"subject": examples.SUBJECT}]})
-    subject: SubjectId = Field(description="the person; created if it is new")
+    subject: NewSubjectId = Field(description="the person; created if it is new")
 
 
 class NamedOut(BaseModel):

@@ -2,9 +2,10 @@
 
 import json
 import re
+import unicodedata
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 
 from app.db import examples
 
@@ -14,6 +15,9 @@ MAX_METADATA_BYTES = 65_536  # bytes of JSON
 MAX_METADATA_KEYS = 1_000
 NUL_PATTERN = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
+INVISIBLE_CATEGORIES = ("Cc", "Cf", "Zl", "Zp", "Zs")
+INVISIBLE_SYMBOLS = "\u034f\u115f\u1160\u2800\u3164\uffa0"
+"""Characters of other categories that are drawn as nothing: a joiner, four fillers of Hangul, a blank of Braille."""
 
 
 def _check_not_dots(name: str) -> str:
@@ -25,6 +29,21 @@ def _check_not_dots(name: str) -> str:
 def _check_text(value: str) -> str:
     value.encode()  # raises a ValueError for half of a surrogate pair
     return value
+
+
+def _check_visible(name: str) -> str:
+    """Refuse blanks and characters by which two names differ and look the same."""
+    if name != name.strip(" "):
+        raise ValueError("may not begin or end with a blank (U+0020 SPACE)")
+    for character in name.replace(" ", ""):
+        if unicodedata.category(character) in INVISIBLE_CATEGORIES or character in INVISIBLE_SYMBOLS:
+            called = unicodedata.name(character, "a control character")
+            raise ValueError(f"may not contain the invisible character U+{ord(character):04X} {called}")
+    return name
+
+
+def _trim_blanks(value: Any) -> Any:
+    return value.strip() if isinstance(value, str) else value
 
 
 def _check_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
@@ -45,6 +64,17 @@ SubjectId = Annotated[
     AfterValidator(_check_text),
     Field(description="the id of a subject, chosen by the client", examples=["ada"]),
 ]
+NewSubjectId = Annotated[
+    SubjectId,
+    AfterValidator(_check_visible),
+    Field(
+        description="the id of a subject, chosen by the client, without blanks at its ends and invisible characters",
+        examples=["ada"],
+    ),
+]
+"""The id of a subject that is created if it is new. Those of older versions may have such characters."""
+ArchivedSubjectId = Annotated[NewSubjectId, BeforeValidator(_trim_blanks)]
+"""The name of a folder, or a column of a manifest: blanks at its ends are dropped."""
 ExternalId = Annotated[str, StringConstraints(pattern=PRINTABLE, max_length=255), AfterValidator(_check_text)]
 ExternalImageId = Annotated[
     str,

@@ -6,7 +6,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 from pydantic_core import from_json
 
 from app.db import examples
-from app.db.field_types import NO_NUL, ExternalImageId, Metadata, Role, Source, SubjectId
+from app.db.field_types import NO_NUL, ExternalImageId, Metadata, NewSubjectId, Role, Source
 from app.db.tables import Face, Subject
 from app.deps.photos import SMALLEST_IMAGE, PhotoIn
 from app.deps.server.json_limits import check_json
@@ -123,7 +123,7 @@ class BoxIn(BaseModel):
 
 class EnrolIn(PhotoIn):
     model_config = ConfigDict(json_schema_extra={"examples": [ENROL]})
-    subject: SubjectId | None = Field(None, description="the subject of the face; created if it is new")
+    subject: NewSubjectId | None = Field(None, description="the subject of the face; created if it is new")
     role: Role = Field("gallery", description="distractor: a face of somebody who is not of interest")
     external_image_id: ExternalImageId | None = None
     source: Source | None = None
@@ -165,7 +165,7 @@ class FacePatch(BaseModel):
     """Fields that are left out keep their values."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [PATCH]})
-    subject: SubjectId | None = Field(None, description="created if it is new; null: the face has no subject")
+    subject: NewSubjectId | None = Field(None, description="created if it is new; null: the face has no subject")
     role: Role = "gallery"
     external_image_id: ExternalImageId | None = None
     source: Source | None = None

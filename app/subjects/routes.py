@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Response
 
-from app.db.field_types import CollectionName, SubjectId
+from app.db.field_types import CollectionName, NewSubjectId, SubjectId
 from app.deps import Limit, NextToken, ReadDep, ResourcesDep, WriteDep
 from app.deps.audit import audit_as
 from app.deps.problems import declare_problems
@@ -18,6 +18,7 @@ router = APIRouter(prefix="/v1/collections/{collection}/subjects", tags=["subjec
 
 CollectionId = Annotated[CollectionName, Path(alias="collection")]
 Id = Annotated[SubjectId, Path(alias="subject")]
+NewId = Annotated[NewSubjectId, Path(alias="subject")]
 
 
 @router.put(
@@ -28,7 +29,7 @@ Id = Annotated[SubjectId, Path(alias="subject")]
     responses={200: {"model": SubjectOut, "description": "the subject existed already"}},
 )
 def put_subject(
-    collection: CollectionId, subject: Id, session: WriteDep, response: Response, body: SubjectIn | None = None
+    collection: CollectionId, subject: NewId, session: WriteDep, response: Response, body: SubjectIn | None = None
 ) -> SubjectOut:
     """201 if the subject is new, 200 if it existed already. Enrolling a photo under a new subject creates it too."""
     subject_out, new = service.put_subject(session, collection, subject, body or SubjectIn())

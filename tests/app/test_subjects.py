@@ -1,13 +1,14 @@
 """Subjects over HTTP: create, change, merge and erase."""
 
 from collections.abc import Iterator
+from urllib.parse import quote
 
 import httpx
 import pytest
 from sqlalchemy import select
 
-from app.db.session import reading
-from app.db.tables import Face, Removal
+from app.db.session import reading, writing
+from app.db.tables import Face, Removal, Subject
 from tests.app.test_faces import BASE, enrol, picture, wait_until
 from tests.databases import remove_test_data
 from tests.service import Service
@@ -66,6 +67,44 @@ def test_a_moment_without_a_date_in_utc_is_refused(staff: httpx.Client, method: 
     assert refused.status_code == 422, refused.text
     assert "from 0001-01-01T00:00:00+00:00 to 9999-12-31T23:59:59+00:00" in refused.text
     assert staff.get(f"{BASE}/subjects/ada").json()["retain_until"] is None
+
+
+@pytest.mark.parametrize(
+    ("name", "character"),
+    [
+        ("ada ", "U+0020 SPACE"),
+        (" ada", "U+0020 SPACE"),
+        (" ", "U+0020 SPACE"),
+        ("ad\u200ba", "U+200B ZERO WIDTH SPACE"),
+        ("ada\u00ad", "U+00AD SOFT HYPHEN"),
+        ("ada\u00a0l", "U+00A0 NO-BREAK SPACE"),
+        ("ada\u0085", "U+0085 a control character"),
+        ("ada\u2028", "U+2028 LINE SEPARATOR"),
+        ("ada\u3164", "U+3164 HANGUL FILLER"),
+    ],
+)
+def test_no_subject_is_made_that_looks_like_another(staff: httpx.Client, name: str, character: str) -> None:
+    [face] = enrol(staff, picture()).raise_for_status().json()["face_records"]
+    answers = [
+        staff.put(f"{BASE}/subjects/{quote(name)}"),
+        enrol(staff, picture(1), subject=name),
+        staff.patch(f"{BASE}/faces/{face['face_id']}", json={"subject": name}),
+        staff.post(f"{BASE}/clusters/1:name", json={"subject": name}),
+    ]
+    assert [answer.status_code for answer in answers] == [422] * 4
+    assert all(character in answer.text for answer in answers)
+    assert staff.get(f"{BASE}/subjects").json()["subjects"] == []
+
+
+def test_the_id_of_an_earlier_version_can_be_used_where_nothing_is_made(service: Service, staff: httpx.Client) -> None:
+    odd = "ada\u200b "
+    with writing(service.resources.database) as session:
+        session.add(Subject(collection_id="staff", id=odd))
+    path = f"{BASE}/subjects/{quote(odd)}"
+    assert staff.get(path).json()["id"] == odd
+    assert staff.patch(path, json={"consent": True}).json()["consent"] is True
+    staff.put(f"{BASE}/subjects/ada").raise_for_status()
+    assert staff.post(f"{path}:merge", json={"into": "ada"}).json()["id"] == "ada"
 
 
 def test_subjects_are_listed_with_the_number_of_their_faces(staff: httpx.Client) -> None:

@@ -181,6 +181,27 @@ def test_a_table_in_the_archive_overrides_the_folders(staff: Resources) -> None:
     assert (faces["x/0.png"].source, faces["x/1.png"].source) == ("gate-2", None)
 
 
+def test_blanks_around_a_name_are_dropped_and_invisible_characters_refused(staff: Resources) -> None:
+    files = {name: picture(n) for n, name in enumerate((" ada/0.png", "ada /1.png", "ad\u200ba/2.png", " /3.png"))}
+    job = drain(staff, asked(staff, uploaded(staff, files)))
+    assert {name: reasons for name, (_, detail) in items(staff, job.id).items() if (reasons := detail["reasons"])} == {
+        "ad\u200ba/2.png": ["INVALID_SUBJECT"],
+        " /3.png": ["INVALID_SUBJECT"],
+    }
+    table = {"manifest.csv": "file,subject\nx.png,\u00a0ada \n".encode(), "x.png": picture(9)}
+    assert drain(staff, asked(staff, uploaded(staff, table))).done == 1
+    with reading(staff.database) as session:
+        assert session.scalars(select(Subject.id)).all() == ["ada"]
+
+
+def test_a_manifest_with_an_invisible_character_is_refused(staff: Resources) -> None:
+    table = {"manifest.csv": "file,subject\nx.png,ad\u200ba\n".encode(), "x.png": picture(9)}
+    job = drain(staff, asked(staff, uploaded(staff, table)))
+    assert job.problem is not None
+    assert "line 1 of manifest.csv" in job.problem["detail"]
+    assert "U+200B ZERO WIDTH SPACE" in job.problem["detail"]
+
+
 def test_the_photos_of_an_import_have_its_source(staff: Resources) -> None:
     job = asked(staff, uploaded(staff, {"ada/0.png": picture(0)}), source="scanner-3")
     assert drain(staff, job).done == 1

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import delete, insert, update
 
-from app.db.field_types import SubjectId
+from app.db.field_types import ArchivedSubjectId
 from app.db.session import reading, writing
 from app.db.tables import Job, JobItem
 from app.enrolment.archives.entries import Entry, make_refusal
@@ -29,7 +29,7 @@ MAX_REMEMBERED_ENTRIES = 20_000
 ENTRIES_PER_CHECK = 1_000
 ROWS_PER_INSERT = 2_000
 MAX_NAME_LENGTH = 1024
-SUBJECT: TypeAdapter[str] = TypeAdapter(SubjectId)
+SUBJECT: TypeAdapter[str] = TypeAdapter(ArchivedSubjectId)
 ItemFields = dict[str, Any]
 
 

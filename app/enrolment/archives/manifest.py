@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from app.db.field_types import ExternalId, ExternalImageId, Metadata, Role, Source, SubjectId
+from app.db.field_types import ArchivedSubjectId, ExternalId, ExternalImageId, Metadata, Role, Source
 from app.enrolment.archives.entries import make_refusal
 
 MANIFEST_NAMES = ("manifest.csv", "manifest.jsonl")
@@ -19,7 +19,7 @@ class ManifestLine(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     file: Annotated[ExternalImageId, Field(min_length=1)]
-    subject: SubjectId | None = None
+    subject: ArchivedSubjectId | None = None
     external_id: ExternalId | None = None
     external_image_id: ExternalImageId | None = None
     role: Role | None = None
