@@ -3,6 +3,7 @@
 import json
 import re
 import unicodedata
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
@@ -18,6 +19,8 @@ PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
 INVISIBLE_CATEGORIES = ("Cc", "Cf", "Zl", "Zp", "Zs")
 INVISIBLE_SYMBOLS = "\u034f\u115f\u1160\u2800\u3164\uffa0"
 """Characters of other categories that are drawn as nothing: a joiner, four fillers of Hangul, a blank of Braille."""
+JOINERS, VIRAMA = "\u200c\u200d", 9
+"""Persian and Indic spellings have joiners. VIRAMA: the combining class of the sign that suppresses a vowel"""
 
 
 def _check_not_dots(name: str) -> str:
@@ -35,11 +38,17 @@ def _check_visible(name: str) -> str:
     """Refuse blanks and characters by which two names differ and look the same."""
     if name != name.strip(" "):
         raise ValueError("may not begin or end with a blank (U+0020 SPACE)")
-    for character in name.replace(" ", ""):
-        if unicodedata.category(character) in INVISIBLE_CATEGORIES or character in INVISIBLE_SYMBOLS:
+    for before, character in pairwise(f" {name}"):
+        is_invisible = unicodedata.category(character) in INVISIBLE_CATEGORIES or character in INVISIBLE_SYMBOLS
+        if is_invisible and character != " " and not (character in JOINERS and _is_joined(before)):
             called = unicodedata.name(character, "a control character")
             raise ValueError(f"may not contain the invisible character U+{ord(character):04X} {called}")
     return name
+
+
+def _is_joined(before: str) -> bool:
+    """Whether a joiner after this character is part of the spelling: after a virama, or an Arabic letter (RFC 5892)."""
+    return unicodedata.combining(before) == VIRAMA or unicodedata.bidirectional(before) == "AL"
 
 
 def _trim_blanks(value: Any) -> Any:

@@ -76,6 +76,8 @@ def test_a_moment_without_a_date_in_utc_is_refused(staff: httpx.Client, method: 
         (" ada", "U+0020 SPACE"),
         (" ", "U+0020 SPACE"),
         ("ad\u200ba", "U+200B ZERO WIDTH SPACE"),
+        ("ad\u200da", "U+200D ZERO WIDTH JOINER"),
+        ("\u200cada", "U+200C ZERO WIDTH NON-JOINER"),
         ("ada\u00ad", "U+00AD SOFT HYPHEN"),
         ("ada\u00a0l", "U+00A0 NO-BREAK SPACE"),
         ("ada\u0085", "U+0085 a control character"),
@@ -94,6 +96,11 @@ def test_no_subject_is_made_that_looks_like_another(staff: httpx.Client, name: s
     assert [answer.status_code for answer in answers] == [422] * 4
     assert all(character in answer.text for answer in answers)
     assert staff.get(f"{BASE}/subjects").json()["subjects"] == []
+
+
+@pytest.mark.parametrize("name", ["\u0646\u06cc\u06a9\u200c\u067e\u06cc", "\u0d36\u0d4d\u200d\u0d30\u0d40"])
+def test_a_subject_may_have_the_joiners_of_its_script(staff: httpx.Client, name: str) -> None:
+    assert staff.put(f"{BASE}/subjects/{quote(name)}").json()["id"] == name
 
 
 def test_the_id_of_an_earlier_version_can_be_used_where_nothing_is_made(service: Service, staff: httpx.Client) -> None:
