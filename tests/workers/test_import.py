@@ -142,16 +142,16 @@ def test_a_refused_file_is_listed_with_its_reason(staff: Resources) -> None:
 
 
 def test_a_refused_item_names_nobody_but_whom_its_path_names(staff: Resources) -> None:
-    drain(staff, asked(staff, uploaded(staff, {"ann/1.png": picture(1), "bea/2.png": picture(2)})))
+    drain(staff, asked(staff, uploaded(staff, {"ann/1.png": picture(1), "zoe/2.png": picture(2)})))
     with writing(staff.database) as session:
-        merge_subjects(session, "staff", "ann", "bea", needs_consent=False)
+        merge_subjects(session, "staff", "ann", "zoe", needs_consent=False)
         session.execute(update(Subject).values(consent=False))
-    job = drain(staff, asked(staff, uploaded(staff, {"ann/1.png": picture(1), "bea/3.png": picture(3)})))
+    job = drain(staff, asked(staff, uploaded(staff, {"ann/1.png": picture(1), "zoe/3.png": picture(3)})))
     with reading(staff.database) as session:
         rows = session.scalars(select(JobItem).where(JobItem.job_id == job.id).order_by(JobItem.name))
         merged, kept = (ItemOut.of(row).model_dump_json() for row in rows)
     assert '"DUPLICATE"' in merged
-    assert "bea" not in merged
+    assert "zoe" not in merged
     assert '"NO_CONSENT"' in kept
     assert "ann" not in kept
 
