@@ -1,14 +1,16 @@
 """Bodies and answers of the routes for evaluations."""
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
 from app.db import examples
 from app.db.tables import Evaluation
 from app.deps.job_response import QUEUED, JobOut, State
-from app.learning.evaluation_request import EvaluationRequest, make_public_report
+from app.learning.evaluation_request import EvaluationRequest, ProtocolFile, make_public_report
 
+MAX_TEXT_BYTES = 8 * 2**20
+"""Of all protocol files of an evaluation, as UTF-8."""
 EXAMPLES: list[JsonValue] = [
     {"collection": examples.COLLECTION, "protocol": "retrieval", "draws": 3, "model": "champion"},
     {
@@ -61,10 +63,20 @@ REPORT: dict[str, Any] = {
 WHOLE: dict[str, Any] = OUT | {"report": REPORT}
 
 
+def _check_length(files: list[ProtocolFile]) -> list[ProtocolFile]:
+    size = sum(len(file.text.encode()) for file in files)
+    if size > MAX_TEXT_BYTES:
+        raise ValueError(f"the texts of all files have {size:,} bytes together; {MAX_TEXT_BYTES:,} are allowed")
+    return files
+
+
 class EvaluationIn(EvaluationRequest):
     """What to measure: an existing model, or the models of a training; on protocol files, random draws, or labels."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": EXAMPLES})
+    files: Annotated[list[ProtocolFile], AfterValidator(_check_length)] = Field(
+        [], max_length=20, description=f"their texts may have {MAX_TEXT_BYTES:,} bytes together, as UTF-8"
+    )
 
 
 class EvaluationOut(BaseModel):

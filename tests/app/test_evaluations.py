@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from app.evaluations.schemas import MAX_TEXT_BYTES
 from app.storage.model_cache import LBP_MODEL
 from tests.gallery import enrol
 from tests.service import Service
@@ -54,6 +55,18 @@ def test_an_invalid_evaluation_is_refused_before_a_job_starts(service: Service) 
     assert refused(protocol="labels", against="x") == (422, "InvalidParameter")
     assert refused(against="none") == (404, "ResourceNotFound")
     assert service.client.get("/v1/evaluations/none").status_code == 404
+
+
+@on_sqlite
+def test_the_texts_of_all_protocol_files_have_a_limit_together(service: Service) -> None:
+    service.client.put("/v1/collections/c")
+    half = {"name": "q.txt", "text": "é" * (MAX_TEXT_BYTES // 4)}
+    body = {"collection": "c", "files": [half, half]}
+    assert service.client.post("/v1/evaluations", json=body).status_code == 202
+    body["files"] = [half, half | {"text": half["text"] + "\n"}]
+    answer = service.client.post("/v1/evaluations", json=body)
+    assert answer.status_code == 422
+    assert "8,388,608 are allowed" in answer.text
 
 
 @on_sqlite
