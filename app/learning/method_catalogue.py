@@ -1,7 +1,6 @@
 """The methods and descriptors that a training can name, with the options that a client may set."""
 
 from dataclasses import dataclass
-from functools import cache
 
 from app.config import Settings
 from app.learning.component_options import list_client_options
@@ -38,9 +37,8 @@ class DescriptorEntry:
     options: tuple[Option, ...] = ()
 
 
-@cache
 def list_methods() -> tuple[MethodEntry, ...]:
-    """List the methods by name, once. The first call in a process imports torch, which takes seconds."""
+    """List the methods by name. The first call in a process imports torch, which takes seconds."""
     return tuple(_describe_method(name) for name in registry.names("embedders"))
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from app.config import Settings
 from app.console.routes import STATIC
-from app.methods.schemas import OptionOut
 from ml import registry
 from ml.descriptors import dlib_resnet
 from ml.descriptors.common.file_backed import manifest_types
@@ -26,14 +25,6 @@ def listed(service: Service) -> dict[str, Any]:
 
 def by_name(entries: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {entry["name"]: entry for entry in entries}
-
-
-def test_the_methods_are_described_once(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = listed(service)
-    described = list[OptionOut]()
-    monkeypatch.setattr(OptionOut, "of", lambda option: described.append(option))
-    assert listed(service) == before
-    assert described == []
 
 
 def test_every_method_and_every_descriptor_without_a_file_is_listed(service: Service) -> None:
