@@ -29,6 +29,8 @@ from app.serving.traffic import RequestTimestamp
 Result = TypeVar("Result")
 MAX_KEY_CACHE_SECONDS = 1.0
 MULTIPART_OVERHEAD_BYTES = 65_536
+MAX_SMALL_JSON_BYTES = 2**20
+"""Of a JSON body that its route does not declare to be large."""
 
 
 class AuthMiddleware:
@@ -70,7 +72,7 @@ class AuthMiddleware:
                 scope["state"]["is_read"] = requirements.get("x-read", False)
                 if scope["method"] == "POST":  # a page that polls for progress does not count as traffic
                     self._traffic.stamp()
-            body = LimitedBody(scope, receive, self._max_body_bytes(requirements.get("x-body")))
+            body = LimitedBody(scope, receive, self._max_body_bytes(requirements))
         except AppError as error:
             await _send_problem(scope, send, error)
             return
@@ -104,17 +106,20 @@ class AuthMiddleware:
                 return getattr(route, "openapi_extra", None) or {}, child.get("path_params", {})
         return {"x-body": "unread"}, {}
 
-    def _max_body_bytes(self, kind: str | None) -> int:
-        """Return the limit of a kind of body; one that is not declared is JSON."""
+    def _max_body_bytes(self, requirements: Mapping[str, Any]) -> int:
+        """Return the limit of the route's kind of body; one that is not declared is JSON."""
         settings = self.settings
         two_photos_as_base64 = 2 * 4 * (settings.max_image_bytes // 3 + 1)
         photo = two_photos_as_base64 + MULTIPART_OVERHEAD_BYTES
-        limits: dict[str | None, int] = {
+        limits = {
             "photo": photo,
             "archive": settings.max_import_bytes,
+            "lines": settings.max_json_bytes,
             "unread": sys.maxsize,
         }
-        return limits.get(kind, settings.max_json_bytes)
+        is_large = requirements.get("x-large-json", False)
+        json_bytes = settings.max_json_bytes if is_large else min(settings.max_json_bytes, MAX_SMALL_JSON_BYTES)
+        return limits.get(requirements.get("x-body", ""), json_bytes)
 
     async def _authenticate(self, scope: Scope) -> Caller:
         scheme, _, bearer = _get_header(scope, b"authorization").partition(" ")
@@ -196,7 +201,8 @@ class LimitedBody:
         return message
 
     def _make_error(self) -> TooLarge:
-        return TooLarge(f"the body may have {self.limit:,} bytes; send less, or raise the limit in the settings")
+        advice = "send less" if self.limit == MAX_SMALL_JSON_BYTES else "send less, or raise the limit in the settings"
+        return TooLarge(f"the body may have {self.limit:,} bytes; {advice}")
 
 
 def _check_role(caller: Caller, role: str) -> None:

@@ -12,3 +12,5 @@ READ: dict[str, Any] = {"x-read": True}
 """A POST that changes nothing: its answer, which may name people, is not stored for its Idempotency-Key."""
 PHOTO = {"x-body": "photo"}
 ARCHIVE = {"x-body": "archive"}
+LARGE_JSON = {"x-large-json": True}
+"""A JSON body that may have as many bytes as the setting `max_json_bytes` allows; others have a fixed limit too."""

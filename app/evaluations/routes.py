@@ -10,7 +10,7 @@ from app.deps import Limit, NextToken, ReadDep, ResourcesDep, WriteDep
 from app.deps.audit import audit_as
 from app.deps.job_response import point_to_job
 from app.deps.problems import declare_problems
-from app.deps.roles import ADMIN, OPERATOR
+from app.deps.roles import ADMIN, LARGE_JSON, OPERATOR
 from app.deps.scopes import EVALUATION, ROWS
 from app.evaluations import service
 from app.evaluations.schemas import EvaluationIn, EvaluationsOut, EvaluationStarted, WholeEvaluationOut
@@ -27,7 +27,7 @@ STARTS = declare_problems((404, "ResourceNotFound"), (422, "UnknownComponent"), 
     "",
     status_code=202,
     summary="Measure a model",
-    openapi_extra={**ADMIN, **ROWS, **STARTS} | audit_as("evaluation.start"),
+    openapi_extra={**ADMIN, **ROWS, **LARGE_JSON, **STARTS} | audit_as("evaluation.start"),
 )
 def start_evaluation(
     body: EvaluationIn, session: WriteDep, resources: ResourcesDep, response: Response

@@ -9,7 +9,7 @@ from app.db.field_types import Word
 from app.deps import CallerDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep
 from app.deps.audit import audit_as
 from app.deps.problems import declare_problems
-from app.deps.roles import OPERATOR, READ
+from app.deps.roles import LARGE_JSON, OPERATOR, READ
 from app.deps.scopes import ROWS
 from app.deps.server.request_structure import LINES, allow_values
 from app.labels import bulk_labels, cluster_answers, label_suggestions, service, withdrawal
@@ -74,7 +74,7 @@ Contradicting = Annotated[bool, Query(description="only pairs on which the lates
 @router.post(
     "",
     summary="Label pairs of faces",
-    openapi_extra=ADDS | allow_values(VALUES_PER_LABEL * MAX_LABELS) | audit_as("label.add"),
+    openapi_extra=ADDS | LARGE_JSON | allow_values(VALUES_PER_LABEL * MAX_LABELS) | audit_as("label.add"),
 )
 def add_labels(body: LabelsIn, session: WriteDep, caller: CallerDep) -> AddedOut:
     """Adds labels. A later label by the same person supersedes their earlier one. Among several people, the majority

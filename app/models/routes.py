@@ -12,7 +12,7 @@ from app.deps.job_response import JobOut
 from app.deps.paging import read_page
 from app.deps.pointer_session import MoveDep
 from app.deps.problems import declare_problems
-from app.deps.roles import ADMIN, READER
+from app.deps.roles import ADMIN, LARGE_JSON, READER
 from app.deps.scopes import MODEL, ROWS
 from app.models import service
 from app.models.schemas import ModelInFull, ModelsOut, PublishAtIn, PublishedOut, RefitIn, RefitStarted
@@ -70,7 +70,7 @@ def publish_model(
     "/{model}:refit",
     status_code=202,
     summary="Refit a model without some people",
-    openapi_extra={**ADMIN, **MODEL, **declare_problems((409, "CannotForget"), (404, "ResourceNotFound"))}
+    openapi_extra={**ADMIN, **MODEL, **LARGE_JSON, **declare_problems((409, "CannotForget"), (404, "ResourceNotFound"))}
     | audit_as("model.refit"),
 )
 def refit_model(

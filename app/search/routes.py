@@ -11,7 +11,7 @@ from app.deps.audit import audit_as
 from app.deps.headers import describe_headers
 from app.deps.photos import PhotoIn, PhotosIn, describe_bodies, read_photos
 from app.deps.problems import declare_problems
-from app.deps.roles import PHOTO, READ, READER
+from app.deps.roles import LARGE_JSON, PHOTO, READ, READER
 from app.deps.scopes import COLLECTION
 from app.search import service
 from app.search.context import open_context
@@ -89,7 +89,7 @@ def search_by_face(
     "/collections/{collection}/search:by-embedding",
     summary="Search with a vector",
     response_model=SearchOut,
-    openapi_extra=BY_FACE | audit_as("search.vector"),
+    openapi_extra=BY_FACE | LARGE_JSON | audit_as("search.vector"),
     responses=SEARCH_HEADERS,
 )
 def search_by_vector(

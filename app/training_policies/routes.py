@@ -9,7 +9,7 @@ from app.deps.audit import audit_as
 from app.deps.deployment_path import DeploymentPath, VersionedPath
 from app.deps.headers import describe_headers
 from app.deps.problems import declare_problems
-from app.deps.roles import ADMIN, OPERATOR
+from app.deps.roles import ADMIN, LARGE_JSON, OPERATOR
 from app.deps.scopes import COLLECTION
 from app.training_policies import service
 from app.training_policies.schemas import TrainingPolicyIn, TrainingPolicyOut
@@ -21,6 +21,7 @@ SHOWN: dict[int | str, dict[str, Any]] = {200: describe_headers("ETag")}
 CHANGES = {
     **ADMIN,
     **COLLECTION,
+    **LARGE_JSON,
     **declare_problems(
         (409, "NotInstalled"), (422, "UnknownComponent"), (422, "UnknownTask"), (422, "TaskDisabled"),
         (503, "ModelUnavailable"),

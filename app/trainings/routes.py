@@ -11,7 +11,7 @@ from app.deps.audit import audit_as
 from app.deps.job_response import point_to_job
 from app.deps.paging import Order
 from app.deps.problems import declare_problems
-from app.deps.roles import ADMIN, OPERATOR
+from app.deps.roles import ADMIN, LARGE_JSON, OPERATOR
 from app.deps.scopes import ROWS, TRAINING
 from app.trainings import service
 from app.trainings.schemas import TrainingIn, TrainingsOut, TrainingStarted, WholeTrainingOut
@@ -35,7 +35,7 @@ STARTS = declare_problems(
     "",
     status_code=202,
     summary="Learn a metric",
-    openapi_extra={**ADMIN, **ROWS, **STARTS} | audit_as("training.start"),
+    openapi_extra={**ADMIN, **ROWS, **LARGE_JSON, **STARTS} | audit_as("training.start"),
 )
 def start_training(body: TrainingIn, session: WriteDep, resources: ResourcesDep, response: Response) -> TrainingStarted:
     """Starts a job that learns from the current data, measures the result on held-out people, and learns once more from

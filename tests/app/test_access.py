@@ -6,6 +6,7 @@ import time
 import httpx
 import pytest
 
+from app.access.middleware import MAX_SMALL_JSON_BYTES
 from tests.service import Service
 
 
@@ -68,7 +69,7 @@ def test_a_client_that_sends_its_whole_body_still_receives_the_refusal(service: 
 
 
 def test_a_body_over_the_limit_is_refused_by_declared_and_by_counted_length(service: Service) -> None:
-    over = service.resources.settings.max_json_bytes + 1
+    over = MAX_SMALL_JSON_BYTES + 1
 
     def undeclared():  # type: ignore[no-untyped-def]
         for _ in range(over // 65536 + 2):
@@ -77,7 +78,16 @@ def test_a_body_over_the_limit_is_refused_by_declared_and_by_counted_length(serv
     declared = service.client.put("/v1/collections/a", content=b" " * over)
     counted = service.client.put("/v1/collections/a", content=undeclared())
     assert {declared.status_code, counted.status_code} == {413}
-    assert "bytes" in declared.json()["detail"]
+    assert declared.json()["detail"] == "the body may have 1,048,576 bytes; send less"
+
+
+def test_routes_that_take_much_have_the_limit_of_the_settings(service: Service) -> None:
+    padding = " " * MAX_SMALL_JSON_BYTES
+    for path in ("labels", "evaluations", "trainings", "collections/a/search:by-embedding", "models/none:refit"):
+        answer = service.client.post(f"/v1/{path}", content="{" + padding + "}")
+        assert answer.status_code == 422, (path, answer.text)
+        over = "{" + " " * service.resources.settings.max_json_bytes + "}"
+        assert service.client.post(f"/v1/{path}", content=over).status_code == 413, path
 
 
 def test_an_unknown_path_is_answered_with_a_problem(service: Service) -> None:
