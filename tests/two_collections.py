@@ -95,7 +95,7 @@ def fill_collection(resources: Resources, name: str) -> CollectionRows:
         snapshot = KeptSnapshot(collection_id=name, job_id=live.id)
         session.add_all([cluster, training, evaluation, erasure, snapshot])
         session.flush()
-        measured = enqueue(session, Evaluate(evaluation=evaluation.id), delay=LONG_SECONDS)
+        measured = enqueue(session, Evaluate(evaluation=evaluation.id), delay=LONG_SECONDS, reads=(name,))
         evaluation.job_id = measured.id
         resources.models.keep(session, model, training_id=training.id)
         training.model = model.id

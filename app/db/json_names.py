@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, exists, func, select
+from sqlalchemy import ColumnElement, Select, TableValuedAlias, exists, func, select
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,16 @@ class JsonNames:
 
     def has_other_key(self, column: Any, path: tuple[str, ...]) -> ColumnElement[bool]:
         """Whether the object at the path has another name as a key; no object has none."""
+        return self._has_other(self._list_keys(column, path), "key")
+
+    def select_keys(self, column: Any, path: tuple[str, ...]) -> Select[tuple[str]]:
+        """Select the keys of the object at the path; no object has none."""
+        return select(self._name_rows(self._list_keys(column, path), "key").c.key)
+
+    def _list_keys(self, column: Any, path: tuple[str, ...]) -> Any:
         if self.dialect == "sqlite":
-            items = func.json_each(column, _to_sqlite_path(path))
-        else:
-            items = func.json_object_keys(func.json_extract_path(column, *path))
-        return self._has_other(items, "key")
+            return func.json_each(column, _to_sqlite_path(path))
+        return func.json_object_keys(func.json_extract_path(column, *path))
 
     def extract_text(self, column: Any, member: str) -> ColumnElement[Any]:
         """Return the text that is the member of an object."""
@@ -46,10 +51,13 @@ class JsonNames:
 
     def _has_other(self, function: Any, field: str, member: str | None = None) -> ColumnElement[bool]:
         """Whether a row that the function returns has another name in its field, or in a member of the object there."""
-        rows = function.table_valued(field)
-        rows = rows if self.dialect == "sqlite" else rows.render_derived()
+        rows = self._name_rows(function, field)
         name = rows.c[field] if member is None else self.extract_text(rows.c[field], member)
         return exists(select(1).select_from(rows).where(name.not_in(self.collections)))
+
+    def _name_rows(self, function: Any, field: str) -> TableValuedAlias:
+        rows: TableValuedAlias = function.table_valued(field)
+        return rows if self.dialect == "sqlite" else rows.render_derived()
 
 
 def _to_sqlite_path(path: tuple[str, ...]) -> str:

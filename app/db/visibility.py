@@ -42,6 +42,8 @@ from app.db.tables import (
 ALL_ROWS = {"all_rows": True}
 """The execution options of a statement that must see the rows of all collections."""
 MAX_CACHED_OPTIONS = 256
+EVALUATE = "evaluate"
+"""The kind of the jobs of evaluations."""
 UNRESTRICTED: dict[type[Base], str] = {
     Task: "a criterion belongs to the whole installation",
     Embedding: "read only by the key of a face",
@@ -151,7 +153,11 @@ def _is_evaluation_of_collections(row: Any, names: JsonNames) -> ColumnElement[b
 
 
 def _is_job_of_collections(row: Any, names: JsonNames) -> ColumnElement[bool]:
-    """A job belongs to the collection in its message; that of a run to those of the run; a part to those of its job."""
+    """A job belongs to the collection in its message; that of a run to those of the run; a part to those of its job.
+
+    Requests for evaluations have megabytes of text. They are read only for jobs that are bound to no collection, which
+    an earlier version of the service enqueued.
+    """
     trainings, evaluations, parents = (_alias(kind) for kind in (Training, Evaluation, Job))
     hidden = select(trainings.c.job_id).where(
         trainings.c.job_id.is_not(None), ~_is_training_of_collections(trainings.c, names)
@@ -160,9 +166,20 @@ def _is_job_of_collections(row: Any, names: JsonNames) -> ColumnElement[bool]:
     own_parents = select(parents.c.id).where(_is_request_of_collection(parents.c, names, "body"))
     return or_(
         and_(_is_request_of_collection(row, names, "body"), row.id.not_in(hidden)),
-        row.id.in_(measured),
+        and_(row.kind == EVALUATE, _is_bound_to_collections(row, names)),
+        and_(row.kind == EVALUATE, ~exists(names.select_keys(row.body, ("bound_to",))), row.id.in_(measured)),
         row.parent_id.in_(own_parents),
     )
+
+
+def _is_bound_to_collections(row: Any, names: JsonNames) -> ColumnElement[bool]:
+    """Whether a job is bound to collections, all of them of the names, and to no earlier ones of the same names."""
+    path = ("bound_to",)
+    later = Collection.__table__.alias("visible_creations")
+    is_earlier = exists(
+        select(1).where(later.c.id.in_(names.select_keys(row.body, path)), later.c.created_at > row.created_at)
+    )
+    return and_(exists(names.select_keys(row.body, path)), ~names.has_other_key(row.body, path), ~is_earlier)
 
 
 def _is_item_of_collections(row: Any, names: JsonNames) -> ColumnElement[bool]:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from sqlalchemy import delete, exists, func, select, update
+from sqlalchemy import delete, exists, func, select, text, update
 from sqlalchemy.orm import Session
 
 from app.db.session import reading, writing
@@ -28,7 +28,7 @@ from app.db.tables import (
 from app.db.visibility import ALL_ROWS, UNRESTRICTED, list_unruled_tables
 from app.learning.refit import list_models_that_learned
 from app.queue.jobs import enqueue
-from app.queue.messages import IngestBatch
+from app.queue.messages import Evaluate, IngestBatch
 from app.resources import Resources
 from tests.house.source_files import files_of, read
 from tests.two_collections import MINE, OTHER, World, open_world
@@ -146,6 +146,39 @@ def test_what_a_deleted_collection_left_is_not_shown_to_a_later_one_of_its_name(
             assert [len(session.scalars(select(kind)).all()) for kind in kinds] == counts, created_at
     with writing(lasting_sqlite.database) as session:
         for kind in (KeptSnapshot, AuditEntry, Erasure, Evaluation, Training, JobItem, Job, Collection):
+            session.execute(delete(kind))
+
+
+def test_the_job_of_an_evaluation_belongs_to_the_collections_that_it_is_bound_to(lasting: Resources) -> None:
+    with writing(lasting.database) as session:
+        session.add_all([Collection(id=name, created_at=50.0) for name in ("one", "two")])
+        jobs = [enqueue(session, Evaluate(evaluation="e"), reads=reads) for reads in (("one",), ("one", "two"))]
+        for job in jobs:
+            job.created_at = 60.0
+    chosen = select(Job.id).where(Job.id.in_([job.id for job in jobs])).order_by(Job.id)
+    for collections, seen in ((("one",), jobs[:1]), (("two",), []), (("one", "two"), jobs), (("three",), [])):
+        with reading(lasting.database, collections) as session:
+            assert session.scalars(chosen).all() == [job.id for job in seen], collections
+    with writing(lasting.database) as session:
+        session.execute(update(Collection).where(Collection.id == "two").values(created_at=70.0))
+    with reading(lasting.database, ("one", "two")) as session:
+        assert session.scalars(chosen).all() == [jobs[0].id], "the later collection of the name is another one"
+    with writing(lasting.database) as session:
+        session.execute(delete(Job).where(Job.id.in_([job.id for job in jobs])))
+        session.execute(delete(Collection).where(Collection.id.in_(("one", "two"))))
+
+
+def test_lists_of_jobs_read_no_requests_for_evaluations(lasting_sqlite: Resources) -> None:
+    with writing(lasting_sqlite.database) as session:
+        session.add(Collection(id="one"))
+        session.add(Evaluation(id="e", request={}))
+        job = enqueue(session, Evaluate(evaluation="e"), reads=("one",))
+        session.execute(text("UPDATE evaluations SET request = 'no JSON'"))
+    for collection, seen in (("one", [job.id]), ("two", [])):
+        with reading(lasting_sqlite.database, (collection,)) as session:
+            assert session.scalars(select(Job.id)).all() == seen
+    with writing(lasting_sqlite.database) as session:
+        for kind in (Evaluation, Job, Collection):
             session.execute(delete(kind))
 
 
