@@ -156,7 +156,11 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
     max_image_bytes: int = Field(20 * MiB, gt=0, description="Largest photo, in bytes of the file.")
     max_image_pixels: int = Field(50_000_000, gt=0, description="Largest photo, in pixels (width x height).")
     max_faces_per_image: int = Field(100, gt=0, description="Most faces enrolled from one photo that names no subject.")
-    max_json_bytes: int = Field(32 * MiB, gt=0, description="Largest body of a request without a photo or archive; most have a limit of 1 MiB too.")
+    max_json_bytes: int = Field(
+        32 * MiB,
+        gt=0,
+        description="Largest body of a request without a photo or archive; most have a limit of 1 MiB too.",
+    )
     max_import_bytes: int = Field(64 * 1024 * MiB, gt=0, description="Largest archive, in bytes as it is sent.")
     max_import_unpacked_bytes: int = Field(
         512 * 1024 * MiB, gt=0, description="Largest archive, in bytes when it is unpacked."
