@@ -24,8 +24,12 @@ def append(resources: Resources, count: int = 1, at: float | None = None) -> Non
 
 
 def verify(resources: Resources, after: int = 0) -> LogVerification:
+    return verify_chain(resources.database, resources.audit_chain, after)
+
+
+def mac_of_entry(resources: Resources, number: int) -> str:
     with snapshot(resources.database) as session:
-        return verify_chain(session, resources.audit_chain, after)
+        return session.scalars(select(AuditEntry.mac).where(AuditEntry.number == number)).one()
 
 
 def attack(resources: Resources, change: Attack) -> None:
@@ -121,11 +125,26 @@ def test_another_chain_than_the_one_that_was_witnessed_is_noticed(resources: Res
     assert verify(resources).faults == ["entry 2 is not the one that the file head.json names"]
 
 
+def test_entries_that_are_appended_during_a_verification_are_no_fault(
+    resources: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(resources, 3)
+    is_signed = resources.audit_chain.is_signed
+
+    def append_meanwhile(head: AuditHead) -> bool:
+        monkeypatch.undo()
+        append(resources, 1)
+        return is_signed(head)
+
+    monkeypatch.setattr(resources.audit_chain, "is_signed", append_meanwhile)
+    assert verify(resources) == (3, 1, 3, mac_of_entry(resources, 3), [])
+    assert verify(resources).entries == 4
+
+
 def test_the_key_of_another_installation_confirms_nothing(resources: Resources) -> None:
     append(resources, 2)
     other = AuditChain(resources.settings.home / "other")
-    with snapshot(resources.database) as session:
-        faults = verify_chain(session, other).faults
+    faults = verify_chain(resources.database, other).faults
     assert faults[0] == "the head of the log is not signed by this installation"
     assert faults[1].startswith("entry 1 does not hold")
 

@@ -17,7 +17,7 @@ from app.access.key_cache import KeyCache
 from app.cli.main import app as cli
 from app.cli.serve import create_first_key
 from app.config import Settings
-from app.db.session import reading, snapshot, writing
+from app.db.session import reading, writing
 from app.db.tables import AuditEntry, Key, StoredResponse, now
 from app.deps.caller import Caller
 from app.errors import Conflict
@@ -286,5 +286,4 @@ def test_keys_are_made_listed_rotated_and_revoked_by_commands(
     assert entries == [
         ("key.create", None), ("key.create", MINE), ("key.rotate", MINE), ("key.revoke", MINE),
     ]  # fmt: skip
-    with snapshot(resources.database) as session:
-        assert verify_chain(session, resources.audit_chain).faults == []
+    assert verify_chain(resources.database, resources.audit_chain).faults == []

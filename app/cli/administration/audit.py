@@ -7,7 +7,7 @@ import typer
 
 from app.cli.home import require_database
 from app.config import Settings
-from app.db.session import close_database, open_database, snapshot
+from app.db.session import close_database, open_database
 from app.storage.audit_log.chain import AuditChain
 from app.storage.audit_log.verification import verify_chain
 
@@ -28,8 +28,7 @@ def verify(
     require_database(settings)
     database = open_database(settings.database)
     try:
-        with snapshot(database) as session:
-            verified = verify_chain(session, AuditChain(settings.home), after)
+        verified = verify_chain(database, AuditChain(settings.home), after)
     finally:
         close_database(database)
     print(f"{verified.entries:,} entries hold", end="")

@@ -2,9 +2,10 @@
 
 from typing import Any, NamedTuple
 
-from sqlalchemy import func, select
+from sqlalchemy import Engine, func, select
 from sqlalchemy.orm import Session
 
+from app.db.session import snapshot
 from app.db.tables import AuditEntry, AuditHead
 from app.storage.audit_log.chain import HEAD_ID, HEAD_INVALID, LOST, NO_MAC, ROLLED_BACK, AuditChain, to_draft
 
@@ -30,25 +31,28 @@ class LogVerification(NamedTuple):
     faults: list[str]
 
 
-def verify_chain(session: Session, chain: AuditChain, after: int = 0) -> LogVerification:
+def verify_chain(database: Engine, chain: AuditChain, after: int = 0) -> LogVerification:
     """Verify that every entry holds, that none is missing, and that the end is the signed head.
 
-    The session must show one state to all its statements. It stops at the first entry that does not hold: no later one
-    can be judged. after: leave this entry and those before it out
+    It stops at the first entry that does not hold: no later one can be judged. Entries may be appended meanwhile.
+    after: leave this entry and those before it out
     """
-    head = session.get(AuditHead, HEAD_ID)
-    if head is None:
-        last = session.scalar(select(func.max(AuditEntry.number))) or 0
-        seen = max(last, chain.witness.read()[0])
-        return LogVerification(0, 0, 0, NO_MAC, ["the head of the log is missing"] if seen else [])
-    return _ChainVerifier(session, chain, head, after).verify()
+    witnessed = chain.witness.read()  # before the snapshot, which then has at least the entry that it names
+    with snapshot(database) as session:
+        head = session.get(AuditHead, HEAD_ID)
+        if head is None:
+            seen = max(session.scalar(select(func.max(AuditEntry.number))) or 0, witnessed[0])
+            return LogVerification(0, 0, 0, NO_MAC, ["the head of the log is missing"] if seen else [])
+        return _ChainVerifier(session, chain, head, witnessed, after).verify()
 
 
 class _ChainVerifier:
-    """entries: how many hold so far; number, mac: the last of them"""
+    """witnessed: number and MAC in the witness; entries: how many hold so far; number, mac: the last of them"""
 
-    def __init__(self, session: Session, chain: AuditChain, head: AuditHead, after: int) -> None:
-        self.session, self.chain, self.head = session, chain, head
+    def __init__(
+        self, session: Session, chain: AuditChain, head: AuditHead, witnessed: tuple[int, str], after: int
+    ) -> None:
+        self.session, self.chain, self.head, self.witnessed = session, chain, head, witnessed
         self.is_signed = chain.is_signed(head)
         self.start = max(after, head.cut_number)
         self.entries, self.number, self.mac = 0, self.start, NO_MAC
@@ -70,7 +74,7 @@ class _ChainVerifier:
 
     def _list_faults(self) -> list[str]:
         """Read the chain up to its end or the first entry that does not hold."""
-        witnessed, witnessed_mac = self.chain.witness.read()
+        witnessed, witnessed_mac = self.witnessed
         file, faults = self.chain.witness.path.name, list[str]()
         statement = select(*AuditEntry.__table__.columns).where(AuditEntry.number > self.start)
         statement = statement.order_by(AuditEntry.number).execution_options(yield_per=ROWS_PER_FETCH)
