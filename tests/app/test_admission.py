@@ -139,6 +139,27 @@ def test_a_flood_is_an_overload_until_it_has_faded() -> None:
     run(test)
 
 
+def test_under_overload_one_slot_less_is_given() -> None:
+    async def test() -> None:
+        gate, clock = make_gate(slots=2, min_queue=4)
+        first, second, *others = await start(gate, *[Work.READ] * 12)
+        waiting = [task for task in others if not task.done()]
+        assert gate.is_overloaded
+        gate.leave(first.result())
+        await settle()
+        assert not any(task.done() for task in waiting)
+        clock.now += 100.0
+        gate.leave(second.result())
+        await settle()
+        assert not gate.is_overloaded
+        assert sum(task.done() for task in waiting) == 2
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    run(test)
+
+
 def test_clients_that_repeat_refused_requests_at_once_are_accepted_in_the_end() -> None:
     async def test() -> None:
         gate, clock = make_gate(min_queue=6)

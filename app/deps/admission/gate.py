@@ -62,7 +62,7 @@ class AdmissionGate:
     seconds that requests of its class have taken lately, so a slow machine waits for longer. The nearest deadline is
     served first.
 
-    slots: requests that run at once
+    slots: requests that run at once; under overload one less, which leaves a core to the refusals
     min_queue: requests that may wait whatever their deadlines, so that a client with a few connections is not refused
     patience_seconds: how long any request waits at most
     """
@@ -88,6 +88,11 @@ class AdmissionGate:
         return self._excess.read(self._clock()) > self.min_queue
 
     @property
+    def open_slots(self) -> int:
+        """The number of requests that may run at once now."""
+        return max(1, self.slots - 1) if self.is_overloaded else self.slots
+
+    @property
     def waiting(self) -> int:
         """The number of requests that wait for a slot."""
         return sum(map(len, self._waiting.values()))
@@ -103,13 +108,13 @@ class AdmissionGate:
 
     def predict_wait(self, work: Work) -> float:
         """Return the seconds that a request which came now would wait for a slot."""
-        if len(self._active) < self.slots:
+        if len(self._active) < self.open_slots:
             return 0.0
         now = self._clock()
         deadline = now + self._budget(work)
         running = sum(max(0.0, self.estimates[t.work] - (now - t.started_at)) for t in self._active)
         ahead = sum(self.estimates[t.work] for t in self._list_waiting() if t.deadline <= deadline)
-        return (running + ahead) / self.slots
+        return (running + ahead) / self.open_slots
 
     async def enter(self, work: Work) -> Ticket:
         """Wait for a slot. Raises Busy if it would come too late, or does."""
@@ -164,7 +169,7 @@ class AdmissionGate:
         overdue = {t for t in self._active if now - t.started_at >= MAX_SLOT_SECONDS}
         self._active -= overdue
         self._overdue |= overdue
-        while len(self._active) < self.slots and len(self._active) + len(self._overdue) < MAX_RUNNING_REQUESTS:
+        while len(self._active) < self.open_slots and len(self._active) + len(self._overdue) < MAX_RUNNING_REQUESTS:
             heads = [queue[0] for queue in self._waiting.values() if queue]
             if not heads:
                 break
