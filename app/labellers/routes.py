@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 
 from app.db.field_types import CollectionName, TaskName
-from app.deps import ReadDep
+from app.deps import Limit, NextToken, ReadDep
 from app.deps.roles import ADMIN
 from app.deps.scopes import COLLECTION
 from app.labellers import service
@@ -18,7 +18,14 @@ Task = Annotated[TaskName, Query(description="only labels for this task", exampl
 
 
 @router.get("", summary="List labellers", openapi_extra=ADMIN | COLLECTION)
-def list_labellers(collection: CollectionId, session: ReadDep, task: Task = "identity") -> LabellersOut:
+def list_labellers(
+    collection: CollectionId,
+    session: ReadDep,
+    task: Task = "identity",
+    limit: Limit = 100,
+    next_token: NextToken = None,
+) -> LabellersOut:
     """Everybody whose labels of this collection's faces count now: how often they agree with others, and what their
-    votes weigh where `label_weights` of the deployment is `agreement`. The least weight comes first."""
-    return service.list_labellers(session, collection, task)
+    votes weigh where `label_weights` of the deployment is `agreement`. The least weight comes first. Each page is
+    computed anew, so a label that comes between two pages may move somebody from one to the other."""
+    return service.list_labellers(session, collection, task, limit, next_token)

@@ -41,8 +41,11 @@ class LabellerOut(BaseModel):
 
 class LabellersOut(BaseModel):
     model_config = ConfigDict(
-        json_schema_extra={"examples": [{"weights": "agreement", "quorum": 1, "labellers": [LABELLER]}]}
+        json_schema_extra={
+            "examples": [{"weights": "agreement", "quorum": 1, "labellers": [LABELLER], "next_token": None}]
+        }
     )
     weights: str = Field(description="equal or agreement: what the deployment uses")
     quorum: int = Field(description="how many labellers a majority needs")
     labellers: list[LabellerOut]
+    next_token: str | None = None

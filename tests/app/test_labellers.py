@@ -105,6 +105,22 @@ def test_the_list_shows_who_answers_at_random(staff: Staff) -> None:
     assert staff.service.client.get("/v1/collections/nowhere/labellers").status_code == 404
 
 
+def test_the_list_has_pages(staff: Staff) -> None:
+    staff.label_all()
+    whole = staff.service.client.get(f"{BASE}/labellers").json()
+    assert whole["next_token"] is None
+    listed, token = list[dict[str, Any]](), None
+    for count in (3, 1):
+        params = {"limit": 3} | ({"next_token": token} if token else {})
+        page = staff.service.client.get(f"{BASE}/labellers", params=params).json()
+        assert len(page["labellers"]) == count
+        listed, token = listed + page["labellers"], page["next_token"]
+    assert token is None
+    assert listed == whole["labellers"]
+    refused = staff.service.client.get(f"{BASE}/labellers", params={"next_token": "x"})
+    assert (refused.status_code, refused.json()["code"]) == (422, "InvalidPaginationToken")
+
+
 def test_labels_of_an_unreliable_labeller_lose_their_effect_in_the_next_search(staff: Staff) -> None:
     staff.label_all()
     first, second, *_ = staff.subject_of
