@@ -30,6 +30,7 @@ class Answer:
 def call(
     app: ASGIApp, method: str, path: str, *, headers: Iterable[tuple[str, str]] = (), chunks: Iterable[bytes] = (b"",),
     query: str = "", client: tuple[str, int] | None = ("192.0.2.7", 50_000), state: dict[str, Any] | None = None,
+    root_path: str = "",
 ) -> Answer:  # fmt: skip
     """Send a request whose body arrives in these chunks, and return the answer.
 
@@ -37,6 +38,7 @@ def call(
     """
     scope: Scope = {
         "type": "http", "method": method, "path": path, "query_string": query.encode(), "client": client,
+        "root_path": root_path,
         "headers": [(name.encode(), value.encode()) for name, value in headers],
         "state": {} if state is None else state,
     }  # fmt: skip

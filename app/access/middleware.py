@@ -10,7 +10,8 @@ from urllib.parse import parse_qs
 
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
-from starlette.routing import BaseRoute, Match
+from starlette._utils import get_route_path
+from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.access import keys
@@ -44,7 +45,8 @@ class AuthMiddleware:
     def __init__(
         self, app: ASGIApp, routes: Sequence[BaseRoute], settings: Settings, resources: Callable[[], Resources]
     ) -> None:
-        self.app, self.routes, self.settings, self.resources = app, routes, settings, resources
+        self.app, self.settings, self.resources = app, settings, resources
+        self._routes = _group_routes(routes)
         self.cache = KeyCache(min(settings.poll_seconds, MAX_KEY_CACHE_SECONDS))
         self.limits = RateLimits(settings)
         self.tokens = TokenVerifier(settings) if settings.oidc_issuer else None
@@ -100,7 +102,7 @@ class AuthMiddleware:
 
         The body of a request that no documented route answers is not read: it gets a 404, a 405 or a page.
         """
-        for route in self.routes:
+        for route in self._routes.get((scope["method"], get_route_path(scope).count("/")), ()):
             match, child = route.matches(scope)
             if match == Match.FULL:
                 return getattr(route, "openapi_extra", None) or {}, child.get("path_params", {})
@@ -203,6 +205,16 @@ class LimitedBody:
     def _make_error(self) -> TooLarge:
         advice = "send less" if self.limit == MAX_SMALL_JSON_BYTES else "send less, or raise the limit in the settings"
         return TooLarge(f"the body may have {self.limit:,} bytes; {advice}")
+
+
+def _group_routes(routes: Sequence[BaseRoute]) -> dict[tuple[str, int], list[BaseRoute]]:
+    """Return the routes by method and number of slashes: to try all ninety would take as long as all other checks."""
+    groups: dict[tuple[str, int], list[BaseRoute]] = {}
+    for route in routes:
+        assert isinstance(route, Route), route
+        for method in route.methods or ():
+            groups.setdefault((method, route.path.count("/")), []).append(route)
+    return groups
 
 
 def _check_role(caller: Caller, role: str) -> None:

@@ -104,7 +104,8 @@ def make_pair_threshold(
 def score_faces(scores: Scores, distances: NDArray[np.float32]) -> list[ScoreOut]:
     """Return the scores of (n,) distances, before any threshold is applied."""
     blank: list[None] = [None] * len(distances)
-    measures = (scores.similarity(distances), scores.probability(distances), scores.fmr(distances))
+    probability = scores.probability(distances)
+    measures = (None if probability is None else 100 * probability, probability, scores.fmr(distances))
     columns = [blank if measure is None else measure.tolist() for measure in measures]
     return [
         ScoreOut(distance=d, similarity=s, probability=p, fmr_estimate=f, person_distance=None, passes=None)

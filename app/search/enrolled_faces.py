@@ -70,7 +70,7 @@ def read_faces(session: Session, pks: Sequence[int]) -> dict[int, EnrolledFace]:
     faces: dict[int, EnrolledFace] = {}
     for start in range(0, len(pks), MAX_ROWS_PER_QUERY):
         values = {"pks": pks[start : start + MAX_ROWS_PER_QUERY], "now": now()}
-        rows = session.connection().execute(FACES_QUERY, values)
+        rows = session.connection().execute(FACES_QUERY, values).all()
         faces.update((row[0], EnrolledFace._make(row)) for row in rows)
     return faces
 

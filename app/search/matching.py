@@ -142,16 +142,18 @@ def _build_matches(
     if params.group_by == "subject" and person_distances:
         groups = sorted(groups, key=lambda group: person_distances.get(group.person, np.inf))
     groups = groups[: max(params.limit, FACES_PER_SEARCH)]
-    scores = score_faces(criteria.scores, neighbours.distances[query, [group.columns[0] for group in groups]])
+    columns = [column for group in groups for column in group.columns[:MAX_FACES_PER_MATCH]]
+    scores = dict(zip(columns, score_faces(criteria.scores, neighbours.distances[query, columns]), strict=True))
     matches = []
-    for rank, (group, score) in enumerate(zip(groups, scores, strict=True)):
+    for rank, group in enumerate(groups):
         nearest = group.columns[0]
+        score = scores[nearest]
         score["person_distance"] = person_distances.get(group.person)
         score["passes"] = _passes(candidates.corrections[query], group.person, threshold, score)
         face = candidates.faces[int(neighbours.ids[query, nearest])]
         match = _build_match(face, _find_subject(criteria, face, group.person), score)
         if params.group_by == "subject" and rank < params.limit:
-            match["faces"] = _build_matched_faces(criteria, candidates, query, group)
+            match["faces"] = _build_matched_faces(candidates, query, group, scores)
         if isinstance(neighbours, MixedNeighbours):
             tasks = [c.served.task for c in criteria.tasks]
             match["distances"] = dict(zip(tasks, neighbours.by_task[query][:, nearest].tolist(), strict=True))
@@ -177,13 +179,15 @@ def _build_match(face: EnrolledFace, subject: SubjectRef | None, score: ScoreOut
     return cast(Match, {"face_id": face.face_id, "subject": subject, "role": face.role, **score})
 
 
-def _build_matched_faces(criteria: Criteria, candidates: Candidates, query: int, group: Group) -> list[MatchedFace]:
+def _build_matched_faces(
+    candidates: Candidates, query: int, group: Group, scores: Mapping[int, ScoreOut]
+) -> list[MatchedFace]:
+    """Build the faces of a match. scores: column of the query's result -> scores"""
     columns = group.columns[:MAX_FACES_PER_MATCH]
-    scores = score_faces(criteria.scores, candidates.neighbours.distances[query, columns])
     faces = (candidates.faces[pk] for pk in candidates.neighbours.ids[query, columns].tolist())
     return [
-        MatchedFace(face_id=face.face_id, distance=score["distance"], similarity=score["similarity"])
-        for face, score in zip(faces, scores, strict=True)
+        MatchedFace(face_id=face.face_id, distance=scores[c]["distance"], similarity=scores[c]["similarity"])
+        for c, face in zip(columns, faces, strict=True)
     ]
 
 

@@ -1,8 +1,8 @@
 """Convert distances of a deployment to similarities, probabilities and false-match rates, and choose its thresholds."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Self
 
 import numpy as np
@@ -20,6 +20,7 @@ Floats = NDArray[np.float64]
 Distances = NDArray[np.float32] | NDArray[np.float64]
 DEFAULT_FMR = 0.001
 MAX_DISTANCE = 1e30
+KEPT_THRESHOLDS = 16
 
 
 @dataclass(frozen=True)
@@ -89,9 +90,14 @@ class Scores:
 
         faces: the size of the gallery. Returns None if neither searches nor pairs were measured.
         """
+        return self._find_person_threshold(fpir or self.default_fpir, max(1, faces))
+
+    @cached_property
+    def _find_person_threshold(self) -> Callable[[float, int], PersonThreshold | None]:
+        """Keeps the latest: all searches ask at one rate, and the interval takes longer than a search of the index."""
         pairs = tuple({id(c): c.impostors for c in (self.calibration, self.reference) if c is not None}.values())
         known = self.open_set or OpenSetCalibration(DecisionRule())
-        return known.threshold(fpir or self.default_fpir, max(1, faces), pairs)
+        return lru_cache(KEPT_THRESHOLDS)(lambda fpir, faces: known.threshold(fpir, faces, pairs))
 
     def probability(self, distances: Distances) -> Floats | None:
         """Return the probability of one person at a prior of 0.5; None if not calibrated."""

@@ -123,6 +123,13 @@ def read_problem(answer: Answer) -> tuple[int, str, str]:
     return answer.status, problem["code"], problem["detail"]
 
 
+@pytest.mark.parametrize("path", ["/things", "/collections/mine/things"])
+def test_a_key_is_needed_below_the_prefix_of_a_proxy_too(api: Api, path: str) -> None:
+    assert api.send("GET", path).status == 401
+    assert api.send("GET", f"/likeness/v2{path}", root_path="/likeness/v2").status == 401
+    assert api.send("GET", f"/likeness/v2{path}", api.make_key(), root_path="/likeness/v2").status == 200
+
+
 def test_the_application_learns_who_calls_what(api: Api) -> None:
     secret = api.make_key("operator", MINE)
     headers = [("x-request-id", "from-the-client")]
