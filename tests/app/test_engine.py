@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import numpy as np
 import pytest
-from sqlalchemy import delete, select, text
+from sqlalchemy import delete, event, select, text
 
 from app.db.session import reading, snapshot, writing
 from app.db.tables import Collection, Deployment, Embedding, Follower, Subject
@@ -233,6 +233,30 @@ def test_a_deleted_collection_is_dropped_and_another_of_its_name_is_not_mistaken
     again = GalleryWriter(gallery.resources).make(MODEL)
     again.add({MODEL.id: people(2, 1)[0]}, ["a", "b"])
     until(lambda: indexed_faces(engine) == set(again.pks))
+
+
+@pytest.mark.parametrize("lasting", ["postgresql"], indirect=True)  # SQLite has one writer at a time
+@pytest.mark.parametrize("write", ["INSERT INTO followers", "UPDATE followers SET change"])
+def test_a_collection_that_is_deleted_while_it_is_reported_is_dropped(
+    gallery: GalleryWriter, write: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    database, deleted = gallery.resources.database, threading.Event()
+
+    def delete_meanwhile(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if statement.startswith(write) and not deleted.is_set():
+            deleted.set()
+            delete_collections(database)
+
+    event.listen(database, "before_cursor_execute", delete_meanwhile)
+    try:
+        with open_engine(gallery.resources) as engine:
+            until(lambda: deleted.is_set() or bool(reported(gallery)))
+            if not deleted.is_set():
+                gallery.add({MODEL.id: people(1, 1, seed=7)[0]}, ["p000"])
+            until(lambda: deleted.is_set() and not engine.registry.all())
+    finally:
+        event.remove(database, "before_cursor_execute", delete_meanwhile)
+    assert "follower." not in caplog.text, "no step failed"
 
 
 def test_an_empty_collection_is_served(resources: Resources, engine: Engine) -> None:
