@@ -144,14 +144,16 @@ def test_a_new_champion_is_swapped_in_while_somebody_searches(gallery: GalleryWr
     threads = [threading.Thread(target=search) for _ in range(3)]
     for thread in threads:
         thread.start()
-    for champion, previous in [(OTHER.id, MODEL.id), (MODEL.id, OTHER.id), (OTHER.id, MODEL.id)]:
-        until(lambda: bool(models))
-        models.clear()
-        gallery.point(champion=champion, previous=previous)
-        until(lambda champion=champion: champion in models)  # type: ignore[misc]
-    stop.set()
-    for thread in threads:
-        thread.join()
+    try:
+        for champion, previous in [(OTHER.id, MODEL.id), (MODEL.id, OTHER.id), (OTHER.id, MODEL.id)]:
+            until(lambda: bool(models))
+            models.clear()
+            gallery.point(champion=champion, previous=previous)
+            until(lambda champion=champion: champion in models)  # type: ignore[misc]
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
     assert not failures
 
 
@@ -623,11 +625,13 @@ def test_searches_share_an_index_and_a_change_has_it_alone() -> None:
     threads = [threading.Thread(target=search) for _ in range(4)]
     for thread in threads:
         thread.start()
-    for change in range(50):
-        loaded.apply(np.zeros(0, np.int64), [BATCH], change)
-    stop.set()
-    for thread in threads:
-        thread.join()
+    try:
+        for change in range(50):
+            loaded.apply(np.zeros(0, np.int64), [BATCH], change)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
     assert index.calls.count("add") == 50
     assert not index.overlapped
 
