@@ -24,6 +24,7 @@ from tests.databases import migrate
 from tests.openapi_checker import OpenApiChecker, create_app_with_built_routes
 from workers.main import Worker
 
+MAX_START_SECONDS = 60.0
 POLL_SECONDS = 0.2
 """To poll four times as often takes a twentieth of a core for each service."""
 
@@ -127,7 +128,8 @@ def serve_api(settings: Settings) -> Iterator[str]:
         server = uvicorn.Server(configure_server(checker, settings))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
-        while not server.started and thread.is_alive():
+        until = time.monotonic() + MAX_START_SECONDS
+        while not server.started and thread.is_alive() and time.monotonic() < until:
             time.sleep(0.01)
         assert server.started, "the API did not start"
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"

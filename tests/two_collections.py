@@ -47,27 +47,35 @@ class World:
 
     client: httpx.Client
     resources: Resources
-    headers: dict[tuple[str, tuple[str, ...]], dict[str, str]]
-    rows: dict[str, CollectionRows]
+    headers: dict[tuple[str, tuple[str, ...]], dict[str, str]] = field(default_factory=dict)
+    rows: dict[str, CollectionRows] = field(default_factory=dict)
 
     def send(self, method: str, path: str, role: str, *bound: str, **request: Any) -> httpx.Response:
         return self.client.request(method, path, headers=self.headers[role, bound], **request)
+
+    def add_collection(self, name: str) -> None:
+        """Fill a collection, and make a key of each role that is bound to it, and a spare one."""
+        self.rows[name] = fill_collection(self.resources, name)
+        self.make_keys(name)
+        with writing(self.resources.database) as session:
+            self.rows[name].ids["key"] = keys.create_key(session, "reader", f"{name} spare", (name,))[0].id
+
+    def make_keys(self, *bound: str) -> None:
+        with writing(self.resources.database) as session:
+            for role in ROLES:
+                secret = keys.create_key(session, role, f"{'+'.join(bound)} {role}", bound)[1]  # type: ignore[arg-type]
+                self.headers[role, bound] = {"x-api-key": secret}
 
 
 @contextmanager
 def open_world(resources: Resources) -> Iterator[World]:
     """Fill the tables, and run the API as a thread of this process. No worker runs: the jobs stay as they are."""
     with serve_api(resources.settings) as url, httpx.Client(base_url=url, timeout=60, verify=False) as client:
-        rows = {name: fill_collection(resources, name) for name in (MINE, OTHER)}
-        headers = {}
-        with writing(resources.database) as session:
-            for role in ROLES:
-                for bound in ((), (MINE,), (OTHER,)):
-                    secret = keys.create_key(session, role, f"{'+'.join(bound)} {role}", bound)[1]  # type: ignore[arg-type]
-                    headers[role, bound] = {"x-api-key": secret}
-            for name, of_collection in rows.items():
-                of_collection.ids["key"] = keys.create_key(session, "reader", f"{name} spare", (name,))[0].id
-        yield World(client, resources, headers, rows)
+        world = World(client, resources)
+        world.make_keys()
+        for name in (MINE, OTHER):
+            world.add_collection(name)
+        yield world
 
 
 def fill_collection(resources: Resources, name: str) -> CollectionRows:

@@ -7,9 +7,10 @@ from fastapi import Depends
 from sqlalchemy.orm import Session
 
 from app.db.session import writing
-from app.db.tables import Deployment
+from app.db.tables import Collection, Deployment
 from app.deps import AuditDep, CallerDep, EngineDep, ResourcesDep
 from app.publishing.pointers import list_moved_deployments
+from app.serving.deployments import DeploymentKey
 from app.serving.engine import Engine
 from app.storage.audit_log.notes import NOTE
 
@@ -28,15 +29,20 @@ def _open_moving(resources: ResourcesDep, engine: EngineDep, caller: CallerDep, 
             model = session.get_one(Deployment, key).history[-1]["model"]
             if model is not None:
                 resources.models.check(model)
+        moved = {
+            key: (session.get_one(Collection, key[0]).created_at, version)
+            for key, version in list_moved_deployments(session).items()
+        }
     resources.notifier.notify("jobs")
     resources.notifier.notify("changes")
-    for key, version in list_moved_deployments(session).items():
-        engine.registry.wait(lambda key=key, version=version: _is_served(engine, key, version), SWAP_WAIT_SECONDS)  # type: ignore[misc]
+    for key, move in moved.items():
+        engine.registry.wait(lambda key=key, move=move: _is_served(engine, key, *move), SWAP_WAIT_SECONDS)  # type: ignore[misc]
 
 
-def _is_served(engine: Engine, key: tuple[str, str], version: int) -> bool:
+def _is_served(engine: Engine, key: DeploymentKey, collection_created_at: float, version: int) -> bool:
+    """Whether this version, or a later one, is served. A deleted collection of the same name may be served still."""
     served = engine.registry.get(key)
-    return served is None or served.version >= version
+    return served is None or (served.collection_created_at, served.version) >= (collection_created_at, version)
 
 
 MoveDep = Annotated[Session, Depends(_open_moving, scope="function")]

@@ -1,10 +1,13 @@
 """Report to the other processes which change of each deployment this process serves, in the table of followers."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 from sqlalchemy import Engine, delete, exists, select, update
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
+from sqlalchemy.orm.exc import StaleDataError
 
 from app.db.session import writing
 from app.db.tables import Collection, Follower, now
@@ -26,12 +29,25 @@ class Reporter:
         self._last_heartbeat_at = time.monotonic()
 
     def report(self, all_served: Iterable[ServedDeployment]) -> None:
-        """Write the rows that have changed, or a heartbeat if it is due. Raises Busy."""
+        """Write the rows that have changed, or a heartbeat if it is due. Raises Busy.
+
+        If a collection is deleted meanwhile, nothing is written: the next call does it without the collection.
+        """
         states = {(served.collection, served.task): _describe_state(served) for served in all_served}
         changed = {key: state for key, state in states.items() if self._reported.get(key) != state}
         is_due = time.monotonic() - self._last_heartbeat_at > HEARTBEAT_SECONDS
         if not changed and not is_due and states.keys() == self._reported.keys():
             return
+        with suppress(StaleDataError, IntegrityError):
+            self._write(states, changed)
+
+    def _write(
+        self, states: Mapping[DeploymentKey, ReportedState], changed: Mapping[DeploymentKey, ReportedState]
+    ) -> None:
+        """Write the rows that have changed.
+
+        Raises Busy; on PostgreSQL, StaleDataError or IntegrityError if their collection is deleted meanwhile.
+        """
         with writing(self.database) as session:
             is_own = Follower.process == self.process
             for collection, task in self._reported.keys() - states.keys():
@@ -48,7 +64,7 @@ class Reporter:
             seen = update(Follower).where(is_own).values(seen_at=now()).returning(Follower.task)
             row_count = len(session.scalars(seen).all())
         # a sweep may have deleted the rows of this process, if it took it for dead: then write all of them again
-        self._reported = states if row_count == len(states) else {}
+        self._reported = dict(states) if row_count == len(states) else {}
         self._last_heartbeat_at = time.monotonic()
 
     def sign_off(self) -> None:

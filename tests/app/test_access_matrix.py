@@ -20,8 +20,6 @@ from tests.databases import migrate
 from tests.openapi_checker import openapi_document
 from tests.two_collections import MINE, OTHER, ROLES, World, open_world
 
-BINDINGS = ((), (MINE,), (OTHER,))
-
 
 class Operation(NamedTuple):
     """An operation of the document. role: None if it needs no key"""
@@ -36,19 +34,16 @@ class Operation(NamedTuple):
         return (self.method, self.path) == ("DELETE", "/v1/collections/{collection}")
 
 
-OPERATIONS = sorted(
-    (
-        Operation(method.upper(), path, operation.get("x-role"), RouteScope(operation["x-scope"]))
-        for path, item in openapi_document()["paths"].items()
-        for method, operation in item.items()
-    ),
-    key=lambda operation: (operation.method == "DELETE", operation.deletes_collection),
-)
+OPERATIONS = [
+    Operation(method.upper(), path, operation.get("x-role"), RouteScope(operation["x-scope"]))
+    for path, item in openapi_document()["paths"].items()
+    for method, operation in item.items()
+]
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """The API in this process on SQLite. Rows are of the collection MINE."""
+    """The API in this process on SQLite."""
     settings = Settings(home=tmp_path_factory.mktemp("home"), default_recogniser="lbp", patience_seconds=0.1)
     migrate(settings)
     with open_resources(settings) as resources:
@@ -58,37 +53,47 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             yield opened
 
 
-def fill_path(world: World, operation: Operation) -> str:
-    """Fill the parameters of a path with the rows of MINE. A KeyError names a parameter that is missing here."""
-    rows = world.rows[MINE]
+def choose_collection(world: World, operation: Operation) -> str:
+    """Return the collection whose rows the requests name. An operation that deletes gets a new one."""
+    if operation.method != "DELETE":
+        return MINE
+    name = f"cellar-{len(world.rows)}"
+    world.add_collection(name)
+    return name
+
+
+def fill_path(world: World, operation: Operation, collection: str) -> str:
+    """Fill the parameters of a path with rows of the collection. A KeyError names a parameter that is missing here."""
+    rows = world.rows[collection]
     values = {
-        "collection": MINE, "task": "identity", "name": "expression", "subject": rows.subject, "face_id": rows.faces[0],
-        "cluster": rows.ids["cluster"], "model": rows.ids["model"], "job_id": rows.ids["job"],
+        "collection": collection, "task": "identity", "name": "expression", "subject": rows.subject,
+        "face_id": rows.faces[0], "cluster": rows.ids["cluster"], "model": rows.ids["model"], "job_id": rows.ids["job"],
         "training_id": rows.ids["training"], "evaluation_id": rows.ids["evaluation"], "key_id": rows.ids["key"],
         "erasure": rows.ids["erasure"], "snapshot": rows.ids["snapshot"],
     }  # fmt: skip
     return re.sub(r"\{(\w+)\}", lambda match: values[match[1]], operation.path)
 
 
-def describe_hidden(world: World, operation: Operation) -> str | None:
+def describe_hidden(world: World, operation: Operation, collection: str) -> str | None:
     """Return the detail by which a row or collection of others is hidden; None if the operation names none."""
     if operation.scope == RouteScope.COLLECTION:
-        return f"no collection {MINE!r}"
+        return f"no collection {collection!r}"
     kind = ROW_KINDS.get(operation.scope)
-    return kind and f"no {kind} {world.rows[MINE].ids[kind]!r}"
+    return kind and f"no {kind} {world.rows[collection].ids[kind]!r}"
 
 
-def send(world: World, operation: Operation, headers: dict[str, str]) -> httpx.Response:
+def send(world: World, operation: Operation, collection: str, headers: dict[str, str]) -> httpx.Response:
     body: dict[str, Any] = {} if operation.method in ("GET", "DELETE") else {"json": {}}
-    query = {"collection": MINE} if operation.path == "/v1/verify" else {}
-    return world.client.request(operation.method, fill_path(world, operation), headers=headers, params=query, **body)
+    query = {"collection": collection} if operation.path == "/v1/verify" else {}
+    path = fill_path(world, operation, collection)
+    return world.client.request(operation.method, path, headers=headers, params=query, **body)
 
 
-def check(world: World, operation: Operation, role: str, bound: tuple[str, ...]) -> None:
+def check(world: World, operation: Operation, collection: str, role: str, bound: tuple[str, ...]) -> None:
     """Check the answer to a key against what the declarations say."""
-    answer = send(world, operation, world.headers[role, bound])
+    answer = send(world, operation, collection, world.headers[role, bound])
     detail = answer.json().get("detail") if "problem" in answer.headers.get("content-type", "") else None
-    hidden, is_foreign = describe_hidden(world, operation), bound == (OTHER,)
+    hidden, is_foreign = describe_hidden(world, operation, collection), bound == (OTHER,)
     if operation.role is not None and RANK[role] < RANK[operation.role]:
         assert (answer.status_code, "needs the role" in str(detail)) == (403, True)
     elif operation.scope == RouteScope.INSTALLATION and bound:
@@ -100,20 +105,21 @@ def check(world: World, operation: Operation, role: str, bound: tuple[str, ...])
     else:
         assert answer.status_code not in (401, 403, 405, 500), answer.text
         assert detail is None or detail != hidden, answer.text
-        assert not is_foreign or MINE not in answer.text, "it shows something of another collection"
+        assert not is_foreign or collection not in answer.text, "it shows something of another collection"
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: f"{o.method} {o.path}")
 def test_a_key_may_what_the_declarations_say(world: World, operation: Operation) -> None:
-    without_key = send(world, operation, {})
+    collection = choose_collection(world, operation)
+    without_key = send(world, operation, collection, {})
     assert (without_key.status_code == 401) == (operation.role is not None)
-    assert MINE not in without_key.text
+    assert collection not in without_key.text
     for role in reversed(ROLES):
-        for bound in reversed(BINDINGS):
+        for bound in ((OTHER,), (collection,), ()):
             if not (operation.deletes_collection and role == "admin" and bound != (OTHER,)):
-                check(world, operation, role, bound)
+                check(world, operation, collection, role, bound)
     if operation.deletes_collection:
-        assert send(world, operation, world.headers["admin", (MINE,)]).status_code == 204
+        assert send(world, operation, collection, world.headers["admin", (collection,)]).status_code == 204
 
 
 def test_the_matrix_has_every_scope_and_role() -> None:

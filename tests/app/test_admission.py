@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -359,8 +360,10 @@ def flooded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Service,
         writer = GalleryWriter(service.resources).make(model)
         gallery = Gallery("staff", rows, subjects, writer.add({model.id: rows}, subjects))
         service.wait_for_indexes()
-        while service.client.get("/readyz").status_code != 200:
-            pass
+        until = time.monotonic() + 60
+        while (answer := service.client.get("/readyz")).status_code != 200:
+            assert time.monotonic() < until, answer.text
+            time.sleep(0.05)
         secret = service.client.headers["Authorization"].removeprefix("Bearer ")
         url = httpx.URL(service.url)
         address = Address(url.host, url.port or 80, secret)

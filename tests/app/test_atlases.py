@@ -1,5 +1,6 @@
 """Atlases over HTTP: drawn by a job, kept up to date, read as figures, grids and points, and erased with the faces."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,10 @@ def update_atlas(service: Service) -> dict[str, Any]:
         assert enqueue_updates(session) == 0, "one is on its way"
     service.resources.notifier.notify("jobs")
     answer = service.client.get(f"/v1/jobs/{job.id}")
+    until = time.monotonic() + 60
     while not answer.json()["finished_at"]:
+        assert time.monotonic() < until, answer.text
+        time.sleep(0.03)
         answer = service.client.get(f"/v1/jobs/{job.id}")
     assert answer.json()["state"] == "succeeded", answer.json()["problem"]
     return dict(answer.json()["result"])

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -140,7 +141,9 @@ def test_several_processes_write_one_chain(resources: Resources) -> None:
         writer = AuditWriter(resources.database, resources.audit_chain, spool)
         for number in range(10):
             append(spool, f"{process}-{number}")
+            until = time.monotonic() + 60
             while list(resources.audit.glob(f"{spool.process}-*.spool")):
+                assert time.monotonic() < until, "the entry is not written"
                 writer.write_pending()
         spool.close()
 

@@ -221,15 +221,16 @@ def test_a_training_belongs_to_every_collection_that_it_reads(world: World) -> N
 
 
 def test_a_bound_admin_archives_only_models_of_its_own_collections_alone(world: World) -> None:
-    rows = world.rows[OTHER]
-    path = f"/v1/models/{rows.ids['model']}:archive"
+    model = make_model(f"{OTHER}-archived")
+    model.provenance["changes"] = {OTHER: 1}
+    path = f"/v1/models/{model.id}:archive"
     with writing(world.resources.database) as session:
-        deployment = session.get_one(Deployment, (MINE, "identity"))
-        deployment.challenger = rows.ids["model"]
+        world.resources.models.keep(session, model, training_id=world.rows[OTHER].ids["training"])
+        session.get_one(Deployment, (MINE, "identity")).challenger = model.id
     shared = world.send("POST", path, "admin", OTHER)
     assert (shared.status_code, MINE in shared.text) == (403, False)
     borrowed = world.send("POST", path, "admin", MINE)
-    assert (borrowed.status_code, OTHER in borrowed.json()["detail"].replace(rows.ids["model"], "")) == (403, False)
+    assert (borrowed.status_code, OTHER in borrowed.json()["detail"].replace(model.id, "")) == (403, False)
     with writing(world.resources.database) as session:
         session.get_one(Deployment, (MINE, "identity")).challenger = None
     assert world.send("POST", "/v1/models/lbp-l2:archive", "admin", MINE).status_code == 409, "it is built in"

@@ -67,7 +67,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
         running = uvicorn.Server(config)
         thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
+        deadline = time.monotonic() + 60
         while not running.started:
+            assert time.monotonic() < deadline, "the server did not start"
             time.sleep(0.01)
         port = listener.getsockname()[1]
         register = config.http.keywords["register"]  # type: ignore[union-attr]

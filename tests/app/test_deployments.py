@@ -1,5 +1,6 @@
 """Deployments over HTTP: read, publish and roll back."""
 
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 import pytest
 
 from app.db.session import writing
+from app.deps import pointer_session
+from app.serving.follower import IndexFollower
 from app.storage.model_cache import LBP_MODEL
 from tests.databases import remove_test_data
 from tests.gallery import enrol
@@ -81,6 +84,27 @@ def test_a_rollback_is_complete_when_it_is_answered(service: Service) -> None:
     assert service.client.post(f"/v1/collections/c/faces/{face}/search").json()["model"] == LBP_MODEL
     assert service.client.get(BASE).json()["history"][-1]["reason"] == "complaints"
     assert service.client.post(f"{BASE}:rollback").json()["champion"] == "m1"
+
+
+def test_a_rollback_waits_for_the_index_of_its_own_collection(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, goes_on = IndexFollower.step, threading.Event()
+    monkeypatch.setattr(IndexFollower, "step", lambda follower: goes_on.wait(10) and step(follower))
+    monkeypatch.setattr(pointer_session, "SWAP_WAIT_SECONDS", 30.0)
+    goes_on.set()
+    stocked(service, "m1")
+    publish(service, "m1")
+    versions = [service.client.post(f"{BASE}:rollback").json()["version"] for _ in range(2)]
+    assert versions == [3, 4]
+    goes_on.clear()  # a collection of the same name was deleted, which the index still serves at a later version
+    remove_test_data(service.resources)
+    stocked(service, "m1")
+    publish(service, "m1")
+    threading.Timer(0.3, goes_on.set).start()
+    assert service.client.post(f"{BASE}:rollback").json()["version"] == 3
+    face = service.client.get("/v1/collections/c/faces").json()["faces"][0]["face_id"]
+    assert service.client.post(f"/v1/collections/c/faces/{face}/search").json()["model"] == LBP_MODEL
 
 
 def test_a_model_that_served_before_is_published_at_once(service: Service) -> None:

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import numpy as np
 import pytest
-from sqlalchemy import delete, select, text
+from sqlalchemy import delete, event, select, text
 
 from app.db.session import reading, snapshot, writing
 from app.db.tables import Collection, Deployment, Embedding, Follower, Subject
@@ -144,14 +144,16 @@ def test_a_new_champion_is_swapped_in_while_somebody_searches(gallery: GalleryWr
     threads = [threading.Thread(target=search) for _ in range(3)]
     for thread in threads:
         thread.start()
-    for champion, previous in [(OTHER.id, MODEL.id), (MODEL.id, OTHER.id), (OTHER.id, MODEL.id)]:
-        until(lambda: bool(models))
-        models.clear()
-        gallery.point(champion=champion, previous=previous)
-        until(lambda champion=champion: champion in models)  # type: ignore[misc]
-    stop.set()
-    for thread in threads:
-        thread.join()
+    try:
+        for champion, previous in [(OTHER.id, MODEL.id), (MODEL.id, OTHER.id), (OTHER.id, MODEL.id)]:
+            until(lambda: bool(models))
+            models.clear()
+            gallery.point(champion=champion, previous=previous)
+            until(lambda champion=champion: champion in models)  # type: ignore[misc]
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
     assert not failures
 
 
@@ -233,6 +235,30 @@ def test_a_deleted_collection_is_dropped_and_another_of_its_name_is_not_mistaken
     again = GalleryWriter(gallery.resources).make(MODEL)
     again.add({MODEL.id: people(2, 1)[0]}, ["a", "b"])
     until(lambda: indexed_faces(engine) == set(again.pks))
+
+
+@pytest.mark.parametrize("lasting", ["postgresql"], indirect=True)  # SQLite has one writer at a time
+@pytest.mark.parametrize("write", ["INSERT INTO followers", "UPDATE followers SET change"])
+def test_a_collection_that_is_deleted_while_it_is_reported_is_dropped(
+    gallery: GalleryWriter, write: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    database, deleted = gallery.resources.database, threading.Event()
+
+    def delete_meanwhile(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if statement.startswith(write) and not deleted.is_set():
+            deleted.set()
+            delete_collections(database)
+
+    event.listen(database, "before_cursor_execute", delete_meanwhile)
+    try:
+        with open_engine(gallery.resources) as engine:
+            until(lambda: deleted.is_set() or bool(reported(gallery)))
+            if not deleted.is_set():
+                gallery.add({MODEL.id: people(1, 1, seed=7)[0]}, ["p000"])
+            until(lambda: deleted.is_set() and not engine.registry.all())
+    finally:
+        event.remove(database, "before_cursor_execute", delete_meanwhile)
+    assert "follower." not in caplog.text, "no step failed"
 
 
 def test_an_empty_collection_is_served(resources: Resources, engine: Engine) -> None:
@@ -599,11 +625,13 @@ def test_searches_share_an_index_and_a_change_has_it_alone() -> None:
     threads = [threading.Thread(target=search) for _ in range(4)]
     for thread in threads:
         thread.start()
-    for change in range(50):
-        loaded.apply(np.zeros(0, np.int64), [BATCH], change)
-    stop.set()
-    for thread in threads:
-        thread.join()
+    try:
+        for change in range(50):
+            loaded.apply(np.zeros(0, np.int64), [BATCH], change)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
     assert index.calls.count("add") == 50
     assert not index.overlapped
 

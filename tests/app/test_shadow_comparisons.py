@@ -82,8 +82,9 @@ class Staff:
 
     def settle(self) -> int:
         """Return how many were compared once the number stays the same."""
-        count = -1
+        count, limit = -1, time.monotonic() + LIMIT_SECONDS
         while count != (count := self.read()["compared"]):
+            assert time.monotonic() < limit
             time.sleep(1.5)
         return count
 

@@ -62,7 +62,9 @@ def test_a_training_gives_a_candidate_that_is_compared_with_the_champion(service
     answer = train(service, method="ldml", **LEARN)
     waiting = train(service, method="wpca", dim=16)
     training, seen = answer.json()["training"], 0
+    until = time.monotonic() + 60
     while True:
+        assert time.monotonic() < until, service.client.get(answer.headers["location"]).text
         seen = max(seen, len(service.client.get(f"/v1/trainings/{training}").json()["curve"]))
         second = service.client.get(waiting.headers["location"]).json()["state"]
         if service.client.get(answer.headers["location"]).json()["finished_at"]:
@@ -134,7 +136,9 @@ def test_a_training_with_too_few_labels_fails_and_a_running_one_can_be_cancelled
     assert (ended["state"], ended["problem"]["code"], ended["problem"]["missing"]) == ("failed", "TooFewLabels", 7)
     upload(service, "c", range(3, 20), shots=3)
     answer = train(service, method="ldml", dim=4, options={"steps": 5000})
+    until = time.monotonic() + 60
     while not service.client.get(f"/v1/trainings/{answer.json()['training']}").json()["curve"]:
+        assert time.monotonic() < until, service.client.get(answer.headers["location"]).text
         time.sleep(0.05)
     cancelled_at = time.monotonic()
     assert service.client.post(f"{answer.headers['location']}:cancel").status_code == 200

@@ -219,9 +219,11 @@ def test_two_simultaneous_imports_succeed_while_faces_are_listed(staff: Service)
 
     thread = threading.Thread(target=list_faces)
     thread.start()
-    ended = [staff.wait(job) for job in jobs]
-    stop.set()
-    thread.join()
+    try:
+        ended = [staff.wait(job) for job in jobs]
+    finally:
+        stop.set()
+        thread.join()
     assert [job["state"] for job in ended] == ["succeeded", "succeeded"]
     assert not failures
     shown = staff.client.get(BASE).json()

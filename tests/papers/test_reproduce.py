@@ -87,7 +87,9 @@ def test_a_computation_claimed_by_another_process_is_not_repeated(tmp_path: Path
     with ThreadPoolExecutor() as pool:
         with store.claim(computations[0]):  # a lock of one file handle keeps out every other
             running = pool.submit(runner.compute_missing, [Chapter("c", "C", lambda: computations, list)], store)
+            until = time.monotonic() + 60
             while not all(store.has(w) for w in computations[2:]):
+                assert time.monotonic() < until, "the others wait for the claimed one"
                 time.sleep(0.01)
             ResultStore(tmp_path).do(computations[0])
         running.result()

@@ -241,6 +241,7 @@ def test_parts_cover_every_photo_once_and_grow_smaller_towards_the_end(resources
             parts = session.scalars(select(Job).where(Job.parent_id == job.id, Job.state == "queued")).all()
             assert 0 < len(parts) <= batches.MAX_LIVE_BATCHES
             cut += sorted((p.body["first"], p.body["last"]) for p in parts)
+            assert len(cut) <= total
             session.execute(update(Job).where(Job.parent_id == job.id).values(state="succeeded"))
     assert [n for first, last in cut for n in range(first, last)] == list(range(total))
     sizes = [last - first for first, last in cut]

@@ -190,7 +190,9 @@ def test_a_cancelled_training_stops_soon(resources: Resources) -> None:
 
     worker = threading.Thread(target=work, daemon=True)
     worker.start()
+    until = time.monotonic() + 60
     while worker.is_alive() and not of(resources, message).curve:
+        assert time.monotonic() < until, "the training has no curve"
         time.sleep(0.05)
     with writing(resources.database) as session:
         cancel(session, session.get_one(Job, job.id))
