@@ -71,6 +71,7 @@ from ml.errors import LikenessError
 log = logging.getLogger("likeness.api")
 
 ROUTERS = (
+    search,  # first: each request tries the routers in turn
     health,
     access,
     audit,
@@ -80,7 +81,6 @@ ROUTERS = (
     clusters,
     examinations,
     forecasts,
-    search,
     labels,
     labellers,
     tasks,
