@@ -105,5 +105,6 @@ def watch_job(job_id: JobId, session: ReadDep, resources: ResourcesDep, caller: 
     openapi_extra={**OPERATOR, **JOB, **declare_problems((409, "ResourceInUse"))} | audit_as("job.cancel"),
 )
 def cancel_job(job_id: JobId, session: WriteDep, caller: CallerDep) -> JobOut:
-    """A queued job ends at once, a running one at its next step. What it has done so far is kept."""
+    """A queued job ends at once, a running one at its next step. What it has done so far is kept. The job of an erasure
+    cannot be cancelled (409)."""
     return JobOut.of(service.cancel_job(session, job_id), caller.role)

@@ -12,6 +12,7 @@ from app.deps.job_response import State
 from app.deps.paging import read_page
 from app.errors import Conflict
 from app.queue import jobs
+from app.queue.messages import Erase
 from app.storage.audit_log.notes import note_audited
 
 
@@ -58,11 +59,13 @@ def get_job(session: Session, job_id: str) -> Job:
 
 
 def cancel_job(session: Session, job_id: str) -> Job:
-    """Cancel a job. Raises NotFound, or Conflict if it has ended already."""
+    """Cancel a job. Raises NotFound, or Conflict if it has ended already or is an erasure's."""
     job = get_job(session, job_id)
     note_audited(session, [job.body.get("collection")])
     if job.state not in jobs.LIVE_STATES:
         raise Conflict(f"the job has {job.state}; only a queued or running one can be cancelled")
+    if job.kind == Erase.kind:
+        raise Conflict("what was deleted is being erased, and that cannot be cancelled")
     jobs.cancel(session, job)
     session.flush()  # otherwise the refresh would discard the changes
     session.refresh(job)

@@ -1,12 +1,13 @@
 """Restore one collection of a snapshot into a running service, under its name or another."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from sqlalchemy import Column, Engine, Table, delete, or_, select, update
+from sqlalchemy import Column, Engine, Table, delete, exists, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
 from app.db.session import writing
@@ -63,8 +64,8 @@ def restore_collection(
     collection: its id in the snapshot; name: its id from now on
     The collection counts as made anew: its models are measured as if they had learned from all who were not held out.
     What people have refused since in the collection of the snapshot, if it exists, holds in the restored one too.
-    Raises NotFound if the snapshot has no such collection, Conflict if the name or a face id is in use, Invalid, and
-    Busy if something was erased from the snapshot meanwhile.
+    Raises NotFound if the snapshot has no such collection, Conflict if the name or a face id is in use, or if the
+    collection was deleted or written to meanwhile, Invalid, and Busy if something was erased from the snapshot.
     """
     options = options or RestoreOptions()
     with open_snapshot(folder) as opened:
@@ -72,18 +73,22 @@ def restore_collection(
         with writing(database) as session:
             _check_free(session, opened, collection, name, options)
             models -= set(session.scalars(select(ModelRecord.id)))
-            session.add(Collection(id=name, description=RESERVATION))  # keeps its files from being erased
+            reserved = Collection(id=name, description=RESERVATION)  # keeps its files from being erased
+            session.add(reserved)
+            session.flush()
+            reserved_at = reserved.created_at
         try:
             files = restore_files(home, _select_files(opened, collection, models, report), {collection: name})
             with writing(database) as session:
-                _release(session, name)
+                _release(session, name, reserved_at)
                 restored = Restored(_insert_collection(session, opened, collection, name, report, options), files)
                 _keep_refusals(session, collection, name)
                 check_unchanged(opened)
                 options.finish(session, restored)
         except BaseException:
             with writing(database) as session:
-                _release(session, name)
+                with suppress(Conflict):  # another collection of this name, or what was written to it, stays
+                    _release(session, name, reserved_at)
                 enqueue(session, Erase(collection=name, whole=True))
             raise
         lost = list_lost_files(opened, home, collection, name)
@@ -128,10 +133,20 @@ def list_lost_files(opened: OpenedSnapshot, home: Path, collection: str, name: s
     return {path for path in own if not blobs.has(name, [path.removeprefix(prefix)])}
 
 
-def _release(session: Session, name: str) -> None:
-    """Delete the row that reserves the name. Raises Conflict if faces were enrolled meanwhile."""
-    if session.scalar(select(Face.pk).where(Face.collection_id == name).limit(1)) is not None:
-        raise Conflict(f"faces were enrolled in {name!r} during the restore; restore under another name with --as")
+def _release(session: Session, name: str, reserved_at: float) -> None:
+    """Delete the row that reserves the name. Raises Conflict if it was deleted or written to meanwhile."""
+    reserved = session.get(Collection, name, with_for_update=True)
+    if reserved is None or reserved.created_at != reserved_at:
+        raise Conflict(
+            f"the collection {name!r} was deleted during the restore; restore it again if it is still wanted"
+        )
+    owned = (Face.collection_id == name, Subject.collection_id == name)
+    has_rows = any(session.scalar(select(exists().where(is_own))) for is_own in owned)
+    if has_rows or reserved.description != RESERVATION:
+        raise Conflict(
+            f"the collection {name!r} was written to during the restore: what was written is kept. Delete the "
+            "collection and restore it again, or restore under another name (--as)"
+        )
     session.execute(delete(Collection).where(Collection.id == name))
 
 

@@ -189,14 +189,12 @@ def test_the_number_of_axes_is_the_effective_rank_of_the_map() -> None:
 
 
 def test_overheads_are_ratios_of_times_measured_in_turns() -> None:
-    def computation(size: int) -> float:
-        return float(np.linalg.svd(np.ones((size, size)))[1][0])
+    def compute(times: int) -> float:
+        return float(sum(np.linalg.svd(np.ones((60, 60)))[1][0] for _ in range(times)))
 
-    overheads = measure_overheads(
-        {"base": lambda _: computation(60), "more": lambda _: computation(60) + computation(60)}, "base", 20, 5
-    )
+    overheads = measure_overheads({"base": lambda _: compute(1), "more": lambda _: compute(6)}, "base", 20, 5)
     assert overheads["base"] == [1.0] * 5
-    assert 1.2 < np.median(overheads["more"]) < 4
+    assert 1.5 < np.median(overheads["more"]) < 24, "6, beside the threads of other tests"
 
 
 def test_photos_of_a_person_are_halved_and_only_people_with_enough_are_classes(context: RunContext) -> None:

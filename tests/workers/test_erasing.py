@@ -12,8 +12,10 @@ from sqlalchemy import func, select, update
 from app.config import Settings
 from app.db.session import reading, writing
 from app.db.tables import Erasure, Job, JobItem, StoredResponse, Subject, now
+from app.errors import Conflict
 from app.galleries import subjects
 from app.galleries.erasure_receipts import build_receipt, hash_subject, is_receipt_signed
+from app.jobs.service import cancel_job
 from app.publishing import pointers
 from app.queue import jobs
 from app.queue.messages import ExamineGallery
@@ -184,6 +186,15 @@ def work_until(resources: Resources, reached: Callable[[], bool]) -> None:
         work(resources)
         time.sleep(0.05)
     assert reached()
+
+
+def test_the_job_of_an_erasure_cannot_be_cancelled(staff: Resources) -> None:
+    erasure = erase_subject(staff)
+    with writing(staff.database) as session:
+        job = session.scalars(select(Job).where(Job.kind == "erase")).one()
+        with pytest.raises(Conflict, match="cannot be cancelled"):
+            cancel_job(session, job.id)
+    work_until(staff, lambda: read_state(staff, erasure) == "final")
 
 
 def test_an_erasure_waits_for_a_job_that_had_read_the_faces(staff: Resources) -> None:

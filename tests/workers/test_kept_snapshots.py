@@ -3,6 +3,7 @@
 import shutil
 import tarfile
 from collections import namedtuple
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 from app.cli.main import app
 from app.db.session import reading, writing
 from app.db.tables import Collection, Erasure, Face, Job, KeptSnapshot, Subject, now
-from app.errors import Busy, Invalid
+from app.errors import Busy, Conflict, Invalid
 from app.queue import jobs
 from app.queue.messages import RestoreSnapshot, TakeSnapshot
 from app.resources import Resources
@@ -39,7 +40,7 @@ from tests.workers.test_erasing import (
 )
 from workers.cleanup.expired_subjects import erase_expired_subjects
 from workers.cleanup.snapshots import remove_unfinished_snapshots
-from workers.context import Interrupted, JobContext
+from workers.context import Interrupted, JobContext, Later
 from workers.handlers.snapshot import restore_snapshot, take_snapshot
 
 __all__ = ["staff"]
@@ -304,6 +305,81 @@ def test_a_restore_that_was_killed_is_completed_by_another_worker(staff: Resourc
         assert session.get_one(Collection, "copy").description == ""
         ids = session.scalars(select(Face.face_id)).all()
     assert len(set(ids)) == 8
+
+
+def restore_while(resources: Resources, act: Callable[[], object]) -> None:
+    """Restore the collection of the snapshot `kept` as `copy`; act: what happens once the id is reserved."""
+    message = RestoreSnapshot(snapshot="kept", source="staff", collection="copy")
+    running, acted = begin(resources, message), list[bool]()
+
+    def act_once(done: int, total: int | None = None, failed: int = 0) -> None:
+        if not acted:
+            acted.append(True)
+            act()
+
+    object.__setattr__(running, "progress", act_once)
+    try:
+        restore_snapshot(message, running)
+    finally:
+        assert acted
+        with writing(resources.database) as session:
+            jobs.end(session, running.job_id, "failed")
+
+
+def test_a_restore_waits_until_what_was_deleted_is_erased_from_the_snapshot(staff: Resources) -> None:
+    take_directly(staff, "kept")
+    erasure = erase_subject(staff)
+    message = RestoreSnapshot(snapshot="kept", source="staff", collection="copy")
+    running = begin(staff, message)
+    with pytest.raises(Later):
+        restore_snapshot(message, running)
+    work_until(staff, lambda: read_state(staff, erasure) == "final")
+    assert restore_snapshot(message, running)["faces"] == 2
+
+
+def test_what_is_deleted_during_a_restore_does_not_come_back(staff: Resources) -> None:
+    take_directly(staff, "kept")
+    erasures = list[str]()
+    with pytest.raises(Conflict, match="was deleted in the collection of the snapshot"):
+        restore_while(staff, lambda: erasures.append(erase_subject(staff)))
+    work_until(staff, lambda: read_state(staff, erasures[0]) == "final")
+    with reading(staff.database) as session:
+        assert session.get(Collection, "copy") is None
+
+
+def test_what_is_written_to_a_collection_during_its_restore_is_kept(staff: Resources) -> None:
+    take_directly(staff, "kept")
+
+    def refuse_consent() -> None:
+        with writing(staff.database) as session:
+            session.add(Subject(collection_id="copy", id="s0", external_id="s0", consent=False))
+
+    with pytest.raises(Conflict, match="what was written is kept"):
+        restore_while(staff, refuse_consent)
+    work(staff)
+    with reading(staff.database) as session:
+        assert session.scalars(select(Subject.consent).where(Subject.collection_id == "copy")).all() == [False]
+
+
+@pytest.mark.parametrize("made_again", [False, True])
+def test_a_collection_that_is_deleted_during_its_restore_stays_deleted(staff: Resources, made_again: bool) -> None:
+    take_directly(staff, "kept")
+
+    def delete_collection() -> None:
+        with writing(staff.database) as session:
+            session.delete(session.get_one(Collection, "copy"))
+            session.flush()
+            if made_again:
+                session.add(Collection(id="copy", description="another"))
+
+    with pytest.raises(Conflict, match="was deleted during the restore"):
+        restore_while(staff, delete_collection)
+    work(staff)
+    with reading(staff.database) as session:
+        described = session.scalars(select(Collection.description).where(Collection.id == "copy")).all()
+        faces = select(Face.pk).where(Face.collection_id == "copy")
+        assert (described, session.scalars(faces).all()) == (["another"] if made_again else [], [])
+    assert made_again or list(staff.blobs.names("copy")) == []
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

@@ -4,11 +4,13 @@ import time
 from contextlib import ExitStack
 from typing import Any
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.db.session import reading, writing
-from app.db.tables import Job, KeptSnapshot, now
+from app.db.tables import Erasure, Job, KeptSnapshot, now
 from app.errors import Conflict, NotFound
+from app.galleries.erasures import PENDING
 from app.queue.messages import RestoreSnapshot, TakeSnapshot
 from app.snapshots.collection_restore import RestoreOptions, restore_collection
 from app.snapshots.manifest import SnapshotManifest
@@ -28,6 +30,7 @@ from workers.context import Interrupted, JobContext, Later
 
 PROGRESS_SECONDS = 0.5
 RETRY_SECONDS = 2.0
+ERASED_MEANWHILE = "something was deleted in the collection of the snapshot during the restore; restore it again"
 
 
 def take_snapshot(message: TakeSnapshot, context: JobContext) -> dict[str, Any]:
@@ -85,11 +88,16 @@ def restore_snapshot(message: RestoreSnapshot, context: JobContext) -> dict[str,
         if done:
             return done
         _get_snapshot(session, message.snapshot)
+        _wait_for_erasures(session, message, context)
 
     def finish(session: Session, restored: Restored) -> None:
         job = session.get_one(Job, context.job_id, with_for_update=True)
         if job.worker != context.worker:  # it was too slow, and another has begun anew
             raise Interrupted
+        if job.cancel:
+            raise Interrupted
+        if _list_pending_erasures(session, message.source):
+            raise Conflict(ERASED_MEANWHILE)
         job.result = _describe(message, restored)
 
     options = RestoreOptions(message.new_face_ids, finish)
@@ -105,6 +113,25 @@ def restore_snapshot(message: RestoreSnapshot, context: JobContext) -> dict[str,
         )
     resources.notifier.notify("changes")
     return _describe(message, restored)
+
+
+def _wait_for_erasures(session: Session, message: RestoreSnapshot, context: JobContext) -> None:
+    """Wait until what was deleted in the collection before is erased from its snapshots too.
+
+    Raises Later, or Conflict if the erasure itself waits for the end of this job.
+    """
+    pending = _list_pending_erasures(session, message.source)
+    started_at = session.get_one(Job, context.job_id).started_at
+    if started_at is not None and any(requested_at >= started_at for requested_at in pending):
+        raise Conflict(ERASED_MEANWHILE)
+    if pending:
+        raise Later(RETRY_SECONDS)
+
+
+def _list_pending_erasures(session: Session, collection: str) -> list[float]:
+    """List when the erasures were requested that are not yet erased from kept snapshots."""
+    pending = select(Erasure.requested_at).where(Erasure.collection_id == collection, Erasure.state == PENDING)
+    return list(session.scalars(pending))
 
 
 def _describe(message: RestoreSnapshot, restored: Restored) -> dict[str, Any]:
