@@ -64,6 +64,7 @@ def describe_subjects(session: Session, subjects: Sequence[Subject]) -> list[Sub
 def merge_subjects(session: Session, collection: str, subject_id: str, into: str, *, needs_consent: bool) -> SubjectOut:
     """Move a subject's faces and metadata to the subject `into`, and delete it.
 
+    The earlier `retain_until` of both holds, and consent that was given to one of them.
     needs_consent: whether the kept subject needs recorded consent
     Raises NotFound, Invalid if both are the same, or Conflict if the faces of either may not be used any more.
     """
@@ -79,6 +80,8 @@ def merge_subjects(session: Session, collection: str, subject_id: str, into: str
     faces = update(Face).where(Face.subject_pk == merged.pk)
     session.execute(faces.values(subject_pk=kept.pk, change=locked.change))
     kept.attributes = merged.attributes | kept.attributes
+    kept.consent = kept.consent or merged.consent
+    kept.retain_until = min((u for u in (kept.retain_until, merged.retain_until) if u is not None), default=None)
     session.delete(merged)
     session.flush()
     return describe_subjects(session, [kept])[0]

@@ -1,6 +1,7 @@
 """Subjects over HTTP: create, change, merge and erase."""
 
 from collections.abc import Iterator
+from typing import Any
 from urllib.parse import quote
 
 import httpx
@@ -12,6 +13,8 @@ from app.db.tables import Face, Removal, Subject
 from tests.app.test_faces import BASE, enrol, picture, wait_until
 from tests.databases import remove_test_data
 from tests.service import Service
+
+EARLIER, LATER = "2039-01-01T00:00:00Z", "2040-01-01T00:00:00Z"
 
 
 @pytest.fixture
@@ -139,6 +142,25 @@ def test_two_subjects_can_be_merged(service: Service, staff: httpx.Client) -> No
         assert sorted(session.scalars(select(Face.change))) == [2, 3, 4]
     assert staff.post(f"{BASE}/subjects/ada:merge", json={"into": "ada"}).status_code == 422
     assert staff.post(f"{BASE}/subjects/ada:merge", json={"into": "none"}).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("merged", "kept", "consent", "retain_until"),
+    [
+        ({"consent": True, "retain_until": EARLIER}, {}, True, EARLIER),
+        ({"retain_until": EARLIER}, {"consent": True, "retain_until": LATER}, True, EARLIER),
+        ({"retain_until": LATER}, {"retain_until": EARLIER}, None, EARLIER),
+        ({}, {"retain_until": LATER}, None, LATER),
+        ({}, {}, None, None),
+    ],
+)
+def test_a_merge_keeps_consent_and_the_earlier_end_of_retention(
+    staff: httpx.Client, merged: dict[str, Any], kept: dict[str, Any], consent: bool | None, retain_until: str | None
+) -> None:
+    for name, body in (("ada l", merged), ("ada", kept)):
+        staff.put(f"{BASE}/subjects/{name}", json=body).raise_for_status()
+    answer = staff.post(f"{BASE}/subjects/ada%20l:merge", json={"into": "ada"}).raise_for_status().json()
+    assert (answer["consent"], answer["retain_until"]) == (consent, retain_until)
 
 
 def test_a_deleted_subject_leaves_nothing_but_a_receipt(service: Service, staff: httpx.Client) -> None:
