@@ -33,6 +33,7 @@ from app.deps.admission.gate import AdmissionGate
 from app.deps.admission.middleware import AdmissionMiddleware
 from app.deps.admission.work import REQUESTS, WAIT_SECONDS
 from app.deps.audit import check_audited
+from app.deps.server.change_number import ChangeNumberMiddleware
 from app.deps.idempotency import IdempotencyMiddleware
 from app.deps.scopes import check_declarations
 from app.deps.server.request_structure import RequestStructureMiddleware
@@ -129,6 +130,7 @@ def create_app(settings: Settings, when_started: Callable[[], object] = lambda: 
     app.include_router(console)
     app.mount("/console", files)
     app.add_middleware(RequestStructureMiddleware)
+    app.add_middleware(ChangeNumberMiddleware)
     app.add_middleware(IdempotencyMiddleware)
     app.add_middleware(AdmissionMiddleware, gate=gate)
     app.add_middleware(AuthMiddleware, routes=app.documented, settings=settings, resources=lambda: opened[-1])

@@ -9,6 +9,10 @@ HEADERS: dict[str, tuple[str, str | int]] = {
         "the state of the index; every move of a pointer and every change of the collection changes it",
         "3.1042",
     ),
+    "X-Change-Number": (
+        "the number of the change that the request has made of the collection; a search that sends it sees the change",
+        1042,
+    ),
     "ETag": ("the version of the deployment, for If-Match", '"3"'),
     "Location": ("the path of the job", "/v1/jobs/0006423bd5c1e7a91f2b3c4d5"),
     "X-Erasure": ("the path of the receipt", "/v1/erasures/0647a1e2b15c93d07f4ea86b"),

@@ -34,7 +34,7 @@ MAX_KEY_CHARACTERS = 255
 MAX_STORED_BYTES = 2**20
 STREAMED_PATH_SUFFIX = ":import"
 COLLECTION_IN_PATH = re.compile(r"/v1/collections/([A-Za-z0-9_.-]{1,255})(?=[/:]|$)")
-KEPT_HEADERS = ("content-type", "location", "retry-after", "etag", "x-model", "x-index-generation")
+KEPT_HEADERS = ("content-type", "location", "retry-after", "etag", "x-model", "x-index-generation", "x-change-number")
 
 
 class IdempotencyMiddleware:

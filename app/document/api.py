@@ -17,7 +17,7 @@ from app.deps.problems import Problem, Refusal, build_example
 from app.deps.server.security_headers import SecurityHeadersMiddleware
 from app.deps.server.unread_bodies import UnreadBodyMiddleware
 from app.document.about import API_DESCRIPTION, IDEMPOTENCY_KEY, SECURITY_SCHEMES, TAG_DESCRIPTIONS
-from app.document.operations import add_headers, add_problems, derive_problems
+from app.document.operations import add_headers, add_problems, derive_problems, may_change_faces
 
 SCHEMA_MODE: JsonSchemaMode = "serialization"
 
@@ -63,7 +63,7 @@ def _complete_document(document: dict[str, Any]) -> None:
             all_problems |= problems
             add_problems(operation["responses"], problems)
             role, is_stored = operation.get("x-role"), method == "post" and "x-read" not in operation
-            add_headers(operation["responses"], is_stored=is_stored)
+            add_headers(operation["responses"], is_stored=is_stored, changes=may_change_faces(method, operation))
             operation["responses"] = dict(sorted(operation["responses"].items()))
             operation["security"] = [{scheme: [role]} for scheme in SECURITY_SCHEMES] if role else []
             if role and is_stored:

@@ -5,6 +5,7 @@ from typing import Any
 
 from app.deps import headers
 from app.deps.problems import KNOWN_PROBLEMS, MEDIA_TYPE, Refusal
+from app.deps.scopes import RouteScope
 from app.document.about import SUCCESS_DESCRIPTIONS
 
 PROBLEMS_WITH_KEY: tuple[Refusal, ...] = (
@@ -80,14 +81,22 @@ def add_problems(responses: dict[str, Any], pairs: Iterable[Refusal]) -> None:
         content["examples"][code] = {"$ref": f"#/components/examples/{status}.{code}"}
 
 
-def add_headers(responses: dict[str, Any], *, is_stored: bool) -> None:
+def may_change_faces(method: str, operation: dict[str, Any]) -> bool:
+    """Return whether an operation may change what searches of a collection find."""
+    is_scoped = operation.get("x-scope") == RouteScope.COLLECTION or operation.get("x-audit", "").startswith("label.")
+    return method != "get" and "x-read" not in operation and is_scoped
+
+
+def add_headers(responses: dict[str, Any], *, is_stored: bool, changes: bool) -> None:
     """Add the headers of every answer and those of its status, and a description if a success has none.
 
     is_stored: whether the answer is stored for the Idempotency-Key of its request
+    changes: whether its request may change what searches of a collection find
     """
     for status, response in responses.items():
         replayed = ["Idempotent-Replayed"] if is_stored and status < "300" else []
-        names = ["X-Request-Id", *HEADERS_BY_STATUS.get(status, ()), *replayed]
+        changed = ["X-Change-Number"] if changes and status < "300" else []
+        names = ["X-Request-Id", *HEADERS_BY_STATUS.get(status, ()), *replayed, *changed]
         response["headers"] = headers.describe_headers(*names)["headers"] | response.get("headers", {})
         if response["description"] == "Successful Response":
             response["description"] = SUCCESS_DESCRIPTIONS[status]

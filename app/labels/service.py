@@ -7,6 +7,7 @@ from sqlalchemy import ColumnElement, insert, or_, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from app.db.tables import Collection, Face, Label, Task
+from app.db.written_changes import note_raised
 from app.deps.caller import Caller
 from app.deps.paging import read_page
 from app.galleries import label_consensus
@@ -71,9 +72,9 @@ def change_collections(session: Session, collections: Iterable[str]) -> None:
     note_audited(session, collections)
     raised = Collection.change + 1
     for collection in collections:
-        session.execute(
-            update(Collection).where(Collection.id == collection).values(change=raised, label_change=raised)
-        )
+        changed = update(Collection).where(Collection.id == collection).values(change=raised, label_change=raised)
+        for created_at, change in session.execute(changed.returning(Collection.created_at, Collection.change)):
+            note_raised(session, collection, created_at, change)
 
 
 def _find_problem(label: LabelIn, faces: dict[str, LabelledFace], tasks: dict[str, bool]) -> tuple[str, str] | None:

@@ -8,9 +8,11 @@ from sqlalchemy.orm import Session
 
 from app.search.corrections import Corrections, add_joined_faces, find_corrections
 from app.search.criteria import Criteria, MixedNeighbours, search_mix
-from app.search.enrolled_faces import EnrolledFace, filter_faces, read_faces
+from app.search.enrolled_faces import filter_faces, read_faces
 from app.search.params import SearchParams
 from app.serving.deployments import SearchEffort, ServedModel
+from app.serving.faces.face_table import EnrolledFace
+from app.db.immediate import require_session
 from ml.identification.searches import FACES_PER_SEARCH
 from ml.indexes import choose_operating_point
 from ml.indexes.base import Neighbours
@@ -60,7 +62,7 @@ class Candidates:
 
 
 def find_candidates(
-    session: Session, criteria: Criteria, queries: Sequence[Rows], params: SearchParams, excluded: int | None
+    session: Session | None, criteria: Criteria, queries: Sequence[Rows], params: SearchParams, excluded: int | None
 ) -> Candidates:
     """Search for more and more faces, until there are as many people as requested.
 
@@ -78,7 +80,7 @@ def find_candidates(
     while True:
         neighbours: Neighbours
         if criteria.is_mix:
-            neighbours = search_mix(session, criteria, queries, k, efforts, allowed)
+            neighbours = search_mix(require_session(session), criteria, queries, k, efforts, allowed)
         else:
             neighbours = criteria.first.search(queries[0], k, efforts[0], allowed)
             if excluded is not None and allowed is None:
@@ -105,7 +107,7 @@ def _choose_effort(served: ServedModel, params: SearchParams) -> SearchEffort:
 
 
 def _group_neighbours(
-    session: Session,
+    session: Session | None,
     criteria: Criteria,
     queries: Sequence[Rows],
     neighbours: Neighbours,
@@ -114,7 +116,7 @@ def _group_neighbours(
 ) -> Candidates:
     """Read the faces that the index returned, apply the labels, and group the faces of each query."""
     pks = np.unique(neighbours.ids)
-    faces = read_faces(session, pks[pks >= 0].tolist())
+    faces = read_faces(session, criteria.first, pks[pks >= 0])
     faces.pop(excluded, None)  # type: ignore[arg-type]
     constraints = criteria.first.deployment.constraints
     people = {pk: face.owner if criteria.is_mix else constraints.person(face.owner) for pk, face in faces.items()}

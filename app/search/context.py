@@ -21,10 +21,16 @@ from ml.types import AlignedFace, CropKind, Crops, Rows
 
 @dataclass(frozen=True, eq=False)
 class SearchContext:
-    """The engine and the session of one request. after_answer: what is done once the answer has been sent"""
+    """The engine and the session of one request.
+
+    change: the change of the collection that the answer must contain
+    session: None on the event loop, where a search reads memory alone and raises DatabaseNeeded if that is not enough
+    after_answer: what is done once the answer has been sent
+    """
 
     engine: Engine
-    session: Session
+    session: Session | None
+    change: int | None = None
     after_answer: list[Callable[[], None]] = field(default_factory=list)
 
     def finish(self) -> None:
@@ -40,11 +46,20 @@ class SearchContext:
     def use_models(self, collection: str, params: SearchParams) -> Iterator[Criteria]:
         """Use one model for each task for the whole request, whatever is published meanwhile.
 
-        Raises NotFound, Busy if a model is not loaded yet, Conflict if tasks cannot be weighed.
+        Raises NotFound, Busy if a model is not loaded yet, Conflict if tasks cannot be weighed, DatabaseNeeded.
         """
+        if self.session is None:
+            yield Criteria.of(
+                {
+                    self.engine.find_immediate(collection, t, params.model, self.change): s
+                    for t, s in params.shares.items()
+                }
+            )
+            return
         with ExitStack() as stack:
             served = {
-                task: stack.enter_context(self.engine.use(collection, task, params.model)) for task in params.shares
+                task: stack.enter_context(self.engine.use(collection, task, params.model, self.change))
+                for task in params.shares
             }
             yield Criteria.of({served[task]: share for task, share in params.shares.items()})
 
@@ -66,13 +81,14 @@ class SearchContext:
 
 
 @contextmanager
-def open_context(engine: Engine, collections: Sequence[str] = ()) -> Iterator[SearchContext]:
+def open_context(engine: Engine, change: int | None = None, collections: Sequence[str] = ()) -> Iterator[SearchContext]:
     """Open the context of a request. Its transaction begins with the first statement, after the heavy work.
 
+    change: see `SearchContext`
     collections: whose rows its session sees; empty: all, for a search of a collection that the key covers
     """
     with reading(engine.resources.database, collections) as session:
-        yield SearchContext(engine, session)
+        yield SearchContext(engine, session, change)
 
 
 def stack_crops(served: ServedModel, faces: Sequence[AlignedFace]) -> dict[CropKind, Crops]:

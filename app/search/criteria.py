@@ -16,6 +16,7 @@ from app.search import enrolled_faces
 from app.search.decision import AcceptanceThreshold, make_pair_threshold, make_person_threshold
 from app.search.params import SearchParams
 from app.serving.deployments import SearchEffort, ServedModel
+from app.db.immediate import require_session
 from app.serving.scores import Scores
 from ml.distances import EUCLIDEAN
 from ml.indexes.base import Neighbours
@@ -106,11 +107,11 @@ class MixedNeighbours(Neighbours):
     cells_probed: tuple[int, ...]
 
 
-def check_tasks_enabled(session: Session, tasks: Sequence[str]) -> None:
-    """Raises Conflict if one of the tasks is switched off."""
+def check_tasks_enabled(session: Session | None, tasks: Sequence[str]) -> None:
+    """Raises Conflict if one of the tasks is switched off, DatabaseNeeded."""
     if list(tasks) == [BUILT_IN_TASK]:
         return
-    disabled = sorted(set(tasks) - set(filter_enabled_tasks(session, tasks)))
+    disabled = sorted(set(tasks) - set(filter_enabled_tasks(require_session(session), tasks)))
     if disabled:
         raise Conflict(f"the task {', '.join(disabled)} is off; an administrator can switch it on", code="TaskDisabled")
 

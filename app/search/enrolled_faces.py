@@ -2,7 +2,6 @@
 
 import base64
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from sqlalchemy import bindparam, select
@@ -13,6 +12,8 @@ from app.errors import Busy, NotFound
 from app.galleries.retention import may_be_used
 from app.search.filters import Filter
 from app.serving.deployments import ServedModel
+from app.serving.faces.face_table import EnrolledFace
+from app.db.immediate import require_session
 from app.serving.loaded_index import LoadedIndex
 from app.storage.blob_store import Blobs
 from app.storage.embedding_codec import decode_embeddings
@@ -22,48 +23,28 @@ from ml.types import CropKind, Ids, Rows
 
 MAX_ROWS_PER_QUERY = 10_000
 MAX_CACHED_TEMPLATE_BYTES = 64 * 2**20
+PhotoFace = tuple[str, int]
+"""The id of a photo, and the number of a face in it."""
 FACES, SUBJECTS = Face.__table__.c, Subject.__table__.c  # plain columns: thousands of rows need no ORM objects
 FACES_QUERY = (
-    select(
-        FACES.pk,
-        FACES.face_id,
-        FACES.role,
-        FACES.image_id,
-        FACES.number,
-        FACES.subject_pk,
-        SUBJECTS.id,
-        SUBJECTS.external_id,
-    )
+    select(FACES.pk, FACES.face_id, FACES.role, FACES.subject_pk, SUBJECTS.id, SUBJECTS.external_id)
     .select_from(Face.__table__.outerjoin(Subject.__table__, SUBJECTS.pk == FACES.subject_pk))
     .where(FACES.pk.in_(bindparam("pks", expanding=True)), may_be_used(bindparam("now")))
 )
 
 
-class EnrolledFace(NamedTuple):
-    """The columns of an enrolled face that an answer shows."""
+def read_faces(session: Session | None, served: ServedModel, pks: Ids) -> dict[int, EnrolledFace]:
+    """Return pk -> face of those that are still enrolled and may be found: see `may_be_used`. Raises DatabaseNeeded.
 
-    pk: int
-    face_id: str
-    role: str
-    image_id: str
-    number: int
-    subject_pk: int | None
-    subject: str | None
-    external_id: str | None
-
-    @property
-    def is_named(self) -> bool:
-        """Whether it belongs to an enrolled person; a distractor belongs to nobody."""
-        return self.subject_pk is not None and self.role != "distractor"
-
-    @property
-    def owner(self) -> int:
-        """A number for its person: an even one for a subject, an odd one of its own for a face without a subject."""
-        return 2 * self.subject_pk if self.subject_pk is not None and self.is_named else 2 * self.pk + 1
+    They are read from memory, or from the database if this process has written a later change.
+    """
+    if served.faces is not None:
+        return served.faces.read(pks, now())
+    return query_faces(require_session(session), pks.tolist())
 
 
-def read_faces(session: Session, pks: Sequence[int]) -> dict[int, EnrolledFace]:
-    """Return pk -> face of those that are still enrolled and may be found: see `may_be_used`.
+def query_faces(session: Session, pks: Sequence[int]) -> dict[int, EnrolledFace]:
+    """Return pk -> face of those that may be found, by the database.
 
     The pks come from the index of one collection. A filter by the collection would make SQLite scan all of it.
     """
@@ -75,10 +56,11 @@ def read_faces(session: Session, pks: Sequence[int]) -> dict[int, EnrolledFace]:
     return faces
 
 
-def filter_faces(session: Session, collection: str, wanted: Filter | None) -> Ids | None:
-    """Return the pks of the faces that the filter allows; None means all."""
+def filter_faces(session: Session | None, collection: str, wanted: Filter | None) -> Ids | None:
+    """Return the pks of the faces that the filter allows; None means all. Raises DatabaseNeeded."""
     if wanted is None:
         return None
+    session = require_session(session)
     chosen = select(Face.pk).outerjoin(Subject, Subject.pk == Face.subject_pk).where(Face.collection_id == collection)
     chosen = chosen.where(*wanted.clauses(session.get_bind().dialect.name))
     return np.array(session.scalars(chosen).all(), np.int64)
@@ -95,7 +77,7 @@ def get_face(session: Session, collection: str, face_id: str) -> Face:
 def get_usable_face(session: Session, collection: str, face_id: str) -> EnrolledFace:
     """Return the face. Raises NotFound, also if its person may not be searched for any more."""
     face = get_face(session, collection, face_id)
-    enrolled = read_faces(session, [face.pk]).get(face.pk)
+    enrolled = query_faces(session, [face.pk]).get(face.pk)
     if enrolled is None:
         raise NotFound(
             f"face {face_id!r} in collection {collection!r} is not used any more: its person has refused consent, or "
@@ -127,9 +109,11 @@ def get_embeddings(session: Session, served: ServedModel, pks: Sequence[int]) ->
 
 
 def read_templates(
-    session: Session, served: ServedModel, people: Sequence[int], excluded: int | None
+    session: Session | None, served: ServedModel, people: Sequence[int], excluded: int | None
 ) -> dict[int, PersonTemplate]:
     """Return person -> template of the person's gallery faces in the index, those joined by labels included.
+
+    Raises DatabaseNeeded.
 
     people: numbers of people with a name, see `LabelConstraints`
     excluded: the pk of a face to leave out; these templates are not cached
@@ -144,7 +128,7 @@ def read_templates(
     may_cache = may_cache and _is_at_the_change_of(session, served)
     owners = {owner: person for person in missing for owner in constraints.members.get(person, (person,))}
     faces: dict[int, list[int]] = {}
-    for owner, pk in _read_faces_of(session, list(owners)):
+    for owner, pk in _read_faces_of(session, served, list(owners)):
         if pk != excluded:
             faces.setdefault(owners[owner], []).append(pk)
     rows = read_indexed_rows(index, np.array([pk for pks in faces.values() for pk in pks], np.int64))
@@ -159,20 +143,28 @@ def read_templates(
     return templates
 
 
-def _read_faces_of(session: Session, owners: Sequence[int]) -> list[tuple[int, int]]:
+def _read_faces_of(session: Session | None, served: ServedModel, owners: Sequence[int]) -> list[tuple[int, int]]:
     """Return (owner, pk) of the gallery faces of these owners."""
     subjects = [owner // 2 for owner in owners if owner % 2 == 0]
-    chosen = select(Face.subject_pk, Face.pk).where(Face.subject_pk.in_(subjects), Face.role != "distractor")
-    named = [(2 * subject, pk) for subject, pk in session.execute(chosen) if subject is not None]
+    if served.faces is not None:
+        named = [(2 * subject, pk) for subject in subjects for pk in served.faces.list_gallery_faces(subject)]
+    else:
+        chosen = select(Face.subject_pk, Face.pk).where(Face.subject_pk.in_(subjects), Face.role != "distractor")
+        rows = require_session(session).execute(chosen)
+        named = [(2 * subject, pk) for subject, pk in rows if subject is not None]
     return named + [(owner, owner // 2) for owner in owners if owner % 2]
 
 
-def _is_at_the_change_of(session: Session, served: ServedModel) -> bool:
-    """Whether the session sees the tables as they were when index and labels were last updated.
+def _is_at_the_change_of(session: Session | None, served: ServedModel) -> bool:
+    """Whether the faces are read as they were when index and labels were last updated.
 
-    A session that began before an update may miss faces of the index: a template from its rows would be kept too long.
+    Those of an earlier change may lack faces of the index: a template of them would be kept too long.
     """
-    change = session.scalar(select(Collection.change).where(Collection.id == served.deployment.collection))
+    if served.faces is not None:
+        change: int | None = served.faces.change
+    else:
+        chosen = select(Collection.change).where(Collection.id == served.deployment.collection)
+        change = require_session(session).scalar(chosen)
     return change == served.change == served.loaded_index.state.change
 
 
@@ -187,9 +179,17 @@ def read_indexed_rows(index: LoadedIndex, pks: Ids) -> dict[int, Rows]:
     return dict(zip(pks.tolist(), rows, strict=True))
 
 
-def read_crop(blobs: Blobs, collection: str, face: EnrolledFace, kind: CropKind) -> str | None:
-    """Return the stored crop as base64 PNG; None if its file is missing."""
+def find_photo_faces(session: Session | None, pks: Sequence[int]) -> dict[int, PhotoFace]:
+    """Return pk -> the face's photo and its number in it. Raises DatabaseNeeded."""
+    chosen = select(FACES.pk, FACES.image_id, FACES.number).where(FACES.pk.in_(pks))
+    return {pk: (image_id, number) for pk, image_id, number in require_session(session).connection().execute(chosen)}
+
+
+def read_crop(blobs: Blobs, collection: str, photo_face: PhotoFace | None, kind: CropKind) -> str | None:
+    """Return the stored crop as base64 PNG; None if the face or its file is missing."""
+    if photo_face is None:
+        return None
     try:
-        return base64.b64encode(blobs.get(collection, Blobs.crop(face.image_id, face.number, kind))).decode()
+        return base64.b64encode(blobs.get(collection, Blobs.crop(*photo_face, kind))).decode()
     except NotFound:
         return None

@@ -6,7 +6,7 @@ import numpy as np
 
 from app.errors import NotFound
 from app.search.criteria import Criteria, Criterion
-from app.search.enrolled_faces import EnrolledFace
+from app.search.enrolled_faces import PhotoFace
 from app.search.schemas import ExplanationOut, ExplanationPart, GridOut
 from app.storage.blob_store import Blobs
 from ml import explanation
@@ -19,7 +19,7 @@ QUERY_CROP_MISSING = "the stored crop of the query face is missing"
 
 
 def explain_matches(
-    criteria: Criteria, blobs: Blobs, query: Mapping[CropKind, Crops] | None, faces: Sequence[EnrolledFace]
+    criteria: Criteria, blobs: Blobs, query: Mapping[CropKind, Crops] | None, faces: Sequence[PhotoFace | None]
 ) -> list[ExplanationOut | str]:
     """Return for each of these enrolled faces an explanation, or the reason why there is none. Raises Busy.
 
@@ -27,7 +27,9 @@ def explain_matches(
     """
     if query is None:
         return [QUERY_CROP_MISSING] * len(faces)
-    with criteria.first.slots.reserve():
+    slots = criteria.first.slots
+    assert slots is not None, "explanations are computed in threads"
+    with slots.reserve():
         crops = [read_crops(blobs, criteria.collection, face, list_crop_kinds(criteria)) for face in faces]
         readable = [c for c in crops if c is not None]
         try:
@@ -44,11 +46,13 @@ def list_crop_kinds(criteria: Criteria) -> list[CropKind]:
 
 
 def read_crops(
-    blobs: Blobs, collection: str, face: EnrolledFace, kinds: Sequence[CropKind]
+    blobs: Blobs, collection: str, face: PhotoFace | None, kinds: Sequence[CropKind]
 ) -> dict[CropKind, Crops] | None:
-    """Return the (1, ...) stored crops of each kind; None if one is missing."""
+    """Return the (1, ...) stored crops of each kind; None if the face or one of them is missing."""
+    if face is None:
+        return None
     try:
-        names = {kind: Blobs.crop(face.image_id, face.number, kind) for kind in kinds}
+        names = {kind: Blobs.crop(*face, kind) for kind in kinds}
         return {kind: decode_png(blobs.get(collection, name))[None] for kind, name in names.items()}
     except (NotFound, Corrupt):
         return None

@@ -12,10 +12,11 @@ from app.search.candidates import Candidates, Group, find_candidates
 from app.search.corrections import Corrections, describe_correction, name_person
 from app.search.criteria import Criteria, MixedNeighbours, check_tasks_enabled
 from app.search.decision import AcceptanceThreshold, FaceDecision, decide, score_faces
-from app.search.enrolled_faces import EnrolledFace, read_templates
+from app.search.enrolled_faces import read_templates
 from app.search.params import SearchParams
 from app.search.schemas import Correction, Effect, Match, MatchedFace, ScoreOut
 from app.serving.deployments import ServedModel
+from app.serving.faces.face_table import EnrolledFace
 from ml.identification.label_constraints import LabelledPair
 from ml.identification.person_distance import DecisionRule, shortlist
 from ml.identification.searches import FACES_PER_SEARCH
@@ -52,13 +53,9 @@ class SearchHits:
     cells_probed: tuple[int, ...]
     is_complete: bool
 
-    @property
-    def faces_by_id(self) -> dict[str, EnrolledFace]:
-        return {face.face_id: face for face in self.faces.values()}
-
 
 def find_matches(
-    session: Session,
+    session: Session | None,
     criteria: Criteria,
     queries: Sequence[Rows],
     params: SearchParams,
@@ -100,7 +97,7 @@ def find_matches(
 
 
 def _compute_person_distances(
-    session: Session,
+    session: Session | None,
     served: ServedModel,
     queries: Rows,
     candidates: Candidates,

@@ -10,6 +10,7 @@ from app.search.filters import Filter, check_filter_size
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 MAX_MATCHES = 4096
+MAX_SHORT_MATCHES = 50
 MAX_RANKED_CANDIDATES = 65_536
 MAX_MATCHES_WITH_CROPS = 100
 MAX_EXPLAINED_MATCHES, MAX_EXPLAINED_PER_PHOTO = 20, 100  # of one face; of all faces of a photo
@@ -89,6 +90,12 @@ class SearchParams(BaseModel):
         parts = [named.partition(":") for named in self.task.split(",")]
         weights = {name: float(weight or 1) for name, _, weight in parts}
         return {name: weight / sum(weights.values()) for name, weight in weights.items()}
+
+    @property
+    def is_short(self) -> bool:
+        """Whether a search takes no longer than by default, apart from the size of the index."""
+        is_default = self.m is self.candidates is self.target_recall is self.max_latency_ms is None
+        return is_default and self.filter is None and not self.include and self.limit <= MAX_SHORT_MATCHES
 
     @model_validator(mode="after")
     def _check_tasks(self) -> Self:

@@ -13,11 +13,12 @@ from app.deps.shared_schemas import BoundingBox
 from app.search.context import SearchContext
 from app.search.criteria import Criteria, Criterion
 from app.search.decision import AcceptanceThreshold
-from app.search.enrolled_faces import read_crop
+from app.search.enrolled_faces import PhotoFace, find_photo_faces, read_crop
 from app.search.explanation import explain_matches, list_crop_kinds
 from app.search.matching import SearchHits
 from app.search.params import MAX_EXPLAINED_PER_PHOTO, SearchParams
 from app.search.schemas import FaceResult, SearchOut, TaskShare, VerifyOut
+from app.db.immediate import require_session
 from ml import images
 from ml.types import CropKind, Crops
 
@@ -55,10 +56,12 @@ def build_answer(
             queries, hits.matches, hits.decisions, hits.corrections, strict=True
         )
     ]
-    if "crop" in params.include:
-        _add_crops(context, criteria, hits, faces, queries)
-    if "explanation" in params.include:
-        _add_explanations(context, criteria, hits, faces, queries)
+    if params.include:
+        photo_faces = _find_photo_faces(context, hits)
+        if "crop" in params.include:
+            _add_crops(context, criteria, photo_faces, faces, queries)
+        if "explanation" in params.include:
+            _add_explanations(context, criteria, photo_faces, faces, queries)
     answer = SearchOut(
         faces=faces,
         model=criteria.model_ids,
@@ -90,26 +93,42 @@ def _describe_task_share(criterion: Criterion, m: int) -> TaskShare:
 def _check_collection(context: SearchContext, criteria: Criteria, hits: SearchHits) -> None:
     """Raises NotFound if a search without results is of a collection that was deleted, which followers notice later."""
     if not hits.faces:
-        get_collection(context.session, criteria.collection)
+        get_collection(require_session(context.session), criteria.collection)
+
+
+def _find_photo_faces(context: SearchContext, hits: SearchHits) -> dict[str, PhotoFace]:
+    """Return face id -> photo and number of the faces in the answer."""
+    pks = {face.face_id: face.pk for face in hits.faces.values()}
+    shown = {match["face_id"] for matches in hits.matches for match in matches}
+    photo_faces = find_photo_faces(context.session, [pks[face_id] for face_id in shown])
+    return {face_id: photo_faces[pks[face_id]] for face_id in shown if pks[face_id] in photo_faces}
 
 
 def _add_crops(
-    context: SearchContext, criteria: Criteria, hits: SearchHits, faces: list[FaceResult], queries: Sequence[Query]
+    context: SearchContext,
+    criteria: Criteria,
+    photo_faces: Mapping[str, PhotoFace],
+    faces: list[FaceResult],
+    queries: Sequence[Query],
 ) -> None:
-    kind, enrolled = list_crop_kinds(criteria)[0], hits.faces_by_id
+    kind = list_crop_kinds(criteria)[0]
     for face, query in zip(faces, queries, strict=True):
         if query.crops is not None:
             face["crop"] = base64.b64encode(images.encode_png(query.crops[kind][0])).decode()
         for match in face["matches"]:
-            match["crop"] = read_crop(context.blobs, criteria.collection, enrolled[match["face_id"]], kind)
+            match["crop"] = read_crop(context.blobs, criteria.collection, photo_faces.get(match["face_id"]), kind)
 
 
 def _add_explanations(
-    context: SearchContext, criteria: Criteria, hits: SearchHits, faces: list[FaceResult], queries: Sequence[Query]
+    context: SearchContext,
+    criteria: Criteria,
+    photo_faces: Mapping[str, PhotoFace],
+    faces: list[FaceResult],
+    queries: Sequence[Query],
 ) -> None:
-    remaining, enrolled = MAX_EXPLAINED_PER_PHOTO, hits.faces_by_id
+    remaining = MAX_EXPLAINED_PER_PHOTO
     for face, query in zip(faces, queries, strict=True):
-        matched = [enrolled[match["face_id"]] for match in face["matches"]]
+        matched = [photo_faces.get(match["face_id"]) for match in face["matches"]]
         results = explain_matches(criteria, context.blobs, query.crops, matched[:remaining])
         results += [f"only the first {MAX_EXPLAINED_PER_PHOTO} matches of an answer are explained"] * len(
             matched[remaining:]

@@ -3,21 +3,25 @@
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Response
+from fastapi.concurrency import run_in_threadpool
 
 from app.db.field_types import CollectionName, FaceName
 from app.deps import CallerDep, EngineDep
 from app.deps.admission.work import SEARCHES
 from app.deps.audit import audit_as
+from app.deps.server.change_number import ChangeNumber
 from app.deps.headers import describe_headers
 from app.deps.photos import PhotoIn, PhotosIn, describe_bodies, read_photos
 from app.deps.problems import declare_problems
 from app.deps.roles import LARGE_JSON, PHOTO, READ, READER
 from app.deps.scopes import COLLECTION
 from app.search import service
-from app.search.context import open_context
+from app.search.context import SearchContext, open_context
 from app.search.params import PhotoSearchParams, QuerySearchParams, SearchParams, VectorIn, VerifyParams
 from app.search.response import json_response
 from app.search.schemas import SearchOut, VerifyOut
+from app.serving.engine import Engine
+from app.db.immediate import DatabaseNeeded
 
 router = APIRouter(prefix="/v1", tags=["search"])
 CollectionId = Annotated[CollectionName, Path(alias="collection")]
@@ -56,7 +60,11 @@ SEARCH_HEADERS: dict[int | str, dict[str, Any]] = {200: describe_headers("X-Mode
     responses=SEARCH_HEADERS,
 )
 def search_by_photo(
-    collection: CollectionId, body: PhotoDep, params: Annotated[PhotoSearchParams, Query()], engine: EngineDep
+    collection: CollectionId,
+    body: PhotoDep,
+    params: Annotated[PhotoSearchParams, Query()],
+    engine: EngineDep,
+    change: ChangeNumber = None,
 ) -> Response:
     """Returns the enrolled people nearest to the largest face of a photo, or to each of its faces.
 
@@ -66,7 +74,7 @@ def search_by_photo(
     person, at even odds; it is null while the collection is not `calibrated`. A photo without a face is answered with
     422 `NoFace`.
     """
-    with open_context(engine) as context:
+    with open_context(engine, change) as context:
         return json_response(context, service.search_by_photo(context, collection, body.image, params))
 
 
@@ -78,10 +86,14 @@ def search_by_photo(
     responses=SEARCH_HEADERS,
 )
 def search_by_face(
-    collection: CollectionId, face_id: FaceId, params: Annotated[SearchParams, Query()], engine: EngineDep
+    collection: CollectionId,
+    face_id: FaceId,
+    params: Annotated[SearchParams, Query()],
+    engine: EngineDep,
+    change: ChangeNumber = None,
 ) -> Response:
     """Returns the people nearest to an enrolled face. The face itself is left out."""
-    with open_context(engine) as context:
+    with open_context(engine, change) as context:
         return json_response(context, service.search_by_face(context, collection, face_id, params))
 
 
@@ -92,14 +104,28 @@ def search_by_face(
     openapi_extra=BY_FACE | LARGE_JSON | audit_as("search.vector"),
     responses=SEARCH_HEADERS,
 )
-def search_by_vector(
-    collection: CollectionId, body: VectorIn, params: Annotated[QuerySearchParams, Query()], engine: EngineDep
+async def search_by_vector(
+    collection: CollectionId,
+    body: VectorIn,
+    params: Annotated[QuerySearchParams, Query()],
+    engine: EngineDep,
+    change: ChangeNumber = None,
 ) -> Response:
     """Returns the enrolled people nearest to a vector in the space of the model's embeddings.
 
     A vector of another length is answered with 422 and the number of values that are needed.
     """
-    with open_context(engine) as context:
+    context = SearchContext(engine, None, change)
+    try:
+        return json_response(context, service.search_by_vector(context, collection, body.vector, params))
+    except DatabaseNeeded:
+        return await run_in_threadpool(_search_by_vector_in_thread, engine, change, collection, body, params)
+
+
+def _search_by_vector_in_thread(
+    engine: Engine, change: int | None, collection: str, body: VectorIn, params: QuerySearchParams
+) -> Response:
+    with open_context(engine, change) as context:
         return json_response(context, service.search_by_vector(context, collection, body.vector, params))
 
 
@@ -111,10 +137,14 @@ def search_by_vector(
     responses=SEARCH_HEADERS,
 )
 def verify_pair(
-    body: PhotosDep, params: Annotated[VerifyParams, Query()], engine: EngineDep, caller: CallerDep
+    body: PhotosDep,
+    params: Annotated[VerifyParams, Query()],
+    engine: EngineDep,
+    caller: CallerDep,
+    change: ChangeNumber = None,
 ) -> Response:
     """Compares the largest faces of two photos (`file` twice, or `images` in JSON), or the largest face of one photo
     with an enrolled face or with the nearest face of a subject. `passes` is decided at `fmr` or at the collection's
     default false-match rate."""
-    with open_context(engine, caller.collections) as context:
+    with open_context(engine, change, caller.collections) as context:
         return json_response(context, service.verify_pair(context, body.images, params))

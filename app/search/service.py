@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from app.db.tables import Collection, Face, Subject, now
 from app.errors import Invalid, NotFound
@@ -15,7 +16,6 @@ from app.search.context import SearchContext, describe_box, embed_faces
 from app.search.corrections import describe_correction, find_corrections
 from app.search.criteria import Criteria, check_tasks_enabled, choose_threshold
 from app.search.decision import make_pair_threshold, score_faces
-from app.search.enrolled_faces import EnrolledFace
 from app.search.explanation import list_crop_kinds, read_crops
 from app.search.matching import SearchHits, find_matches
 from app.search.params import PhotoSearchParams, QuerySearchParams, SearchParams, VerifyParams
@@ -23,6 +23,8 @@ from app.search.response import Query, build_answer
 from app.search.schemas import Correction, SearchOut, VerifyOut
 from app.search.shadow.shadowed_search import queue_comparison
 from app.serving.deployments import ServedModel
+from app.serving.faces.face_table import EnrolledFace
+from app.db.immediate import DatabaseNeeded, require_session
 from ml.types import AlignedFace, Rows
 
 MAX_COMPARED_FACES = 1000
@@ -47,23 +49,30 @@ def search_by_photo(context: SearchContext, collection: str, photo: bytes, param
 
 def search_by_face(context: SearchContext, collection: str, face_id: str, params: SearchParams) -> SearchOut:
     """Search for an enrolled face, which is left out of its matches. Raises NotFound, Conflict, Busy."""
-    session = context.session
+    session = require_session(context.session)
     with context.use_models(collection, params) as criteria:
         threshold = choose_threshold(criteria, params)
         face = enrolled_faces.get_usable_face(session, collection, face_id)
         pk = face.pk
         embedded = [enrolled_faces.get_embeddings(session, c.served, [pk]) for c in criteria.tasks]
         hits = find_matches(session, criteria, embedded, params, threshold, excluded=pk)
-        kinds = list_crop_kinds(criteria) if params.include else ()
         _plan_comparison(context, criteria, params, hits, query_face=pk)
-        crops = read_crops(context.blobs, collection, face, kinds)
+        crops = None
+        if params.include:
+            photo_face = enrolled_faces.find_photo_faces(session, [pk]).get(pk)
+            crops = read_crops(context.blobs, collection, photo_face, list_crop_kinds(criteria))
         return build_answer(context, criteria, params, threshold, hits, [Query(None, crops or None)])
 
 
 def search_by_vector(
     context: SearchContext, collection: str, vector: list[float], params: QuerySearchParams
 ) -> SearchOut:
-    """Search for a vector of the model's dimension. Raises NotFound, Invalid, Conflict, Busy."""
+    """Search for a vector of the model's dimension.
+
+    Raises NotFound, Invalid, Conflict, Busy, DatabaseNeeded if the context has no session and the search is not short.
+    """
+    if context.session is None and not params.is_short:
+        raise DatabaseNeeded
     if "explanation" in params.include:
         raise Invalid("a vector has no crop to explain; search with a photo or an enrolled face")
     if len(params.shares) > 1:
@@ -90,20 +99,22 @@ def verify_pair(context: SearchContext, photos: Sequence[bytes], params: VerifyP
     """
     if len(photos) + (params.face_id is not None) + (params.subject is not None) != 2:
         raise Invalid("send two photos as `file`, or one photo and a face_id or a subject")
-    collection = _choose_collection(context, params)
-    with context.engine.use(collection, params.task, params.model) as served:
-        check_tasks_enabled(context.session, [served.task])
+    session = require_session(context.session)
+    collection = _choose_collection(session, params)
+    with context.engine.use(collection, params.task, params.model, context.change) as served:
+        check_tasks_enabled(session, [served.task])
         threshold = make_pair_threshold(served.scores, params.fmr)
         faces = [context.find_faces(photo, aligned=params.aligned, limit=1)[0] for photo in photos]
         sources = [params.source, params.second_source][: len(faces)]
         rows = embed_faces(served, faces, sources)
-        pks, others = _read_enrolled(context, served, params) if len(photos) == 1 else ([], rows[1:])
+        pks, others = _read_enrolled(session, served, params) if len(photos) == 1 else ([], rows[1:])
         distances = served.index.metric.distances(rows[:1], others)[0]
         nearest = int(np.argmin(distances))
         [score] = score_faces(served.scores, distances[nearest : nearest + 1])
         score["passes"] = threshold.accepts(score)
         face_id, corrected_by = None, list[Correction]()
-        for face in enrolled_faces.read_faces(context.session, pks[nearest : nearest + 1]).values():
+        nearest_pks = np.array(pks[nearest : nearest + 1], np.int64)
+        for face in enrolled_faces.read_faces(session, served, nearest_pks).values():
             face_id, corrected_by = face.face_id, _list_corrections(served, rows[0], face)
             score["passes"] = False if corrected_by else score["passes"]
         return VerifyOut(
@@ -133,11 +144,11 @@ def _plan_comparison(
         context.after_answer.append(compare)
 
 
-def _choose_collection(context: SearchContext, params: VerifyParams) -> str:
+def _choose_collection(session: Session, params: VerifyParams) -> str:
     """Return the collection that was named, or the only one that the caller may use. Raises Invalid."""
     if params.collection is not None:
         return params.collection
-    collections = context.session.scalars(select(Collection.id).limit(2)).all()
+    collections = session.scalars(select(Collection.id).limit(2)).all()
     if len(collections) != 1:
         raise Invalid("name the collection whose model and thresholds to use: ?collection=")
     return collections[0]
@@ -151,7 +162,7 @@ def _list_corrections(served: ServedModel, query: Rows, face: EnrolledFace) -> l
     return [describe_correction([constraints], "rejected", label, person) for label in rejected.values()]
 
 
-def _read_enrolled(context: SearchContext, served: ServedModel, params: VerifyParams) -> tuple[list[int], Rows]:
+def _read_enrolled(session: Session, served: ServedModel, params: VerifyParams) -> tuple[list[int], Rows]:
     """Return the pks and (n, dim) embeddings of the face or of the subject's faces. Raises NotFound, Busy."""
     collection = served.deployment.collection
     chosen = select(Face.pk).outerjoin(Subject, Subject.pk == Face.subject_pk)
@@ -161,10 +172,10 @@ def _read_enrolled(context: SearchContext, served: ServedModel, params: VerifyPa
         chosen = chosen.where(Face.face_id == params.face_id)
     else:
         chosen = chosen.where(Subject.id == params.subject)
-    pks = list(context.session.scalars(chosen))
+    pks = list(session.scalars(chosen))
     if not pks:
         missing = (
             f"face {params.face_id!r}" if params.face_id is not None else f"subject {params.subject!r} with a face"
         )
         raise NotFound(f"no {missing} in collection {collection!r}")
-    return pks, enrolled_faces.get_embeddings(context.session, served, pks)
+    return pks, enrolled_faces.get_embeddings(session, served, pks)

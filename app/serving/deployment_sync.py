@@ -17,6 +17,7 @@ from app.serving import gallery_calibration
 from app.serving.background_tasks import BackgroundTasks
 from app.serving.compensation.schedule import RenewalSchedule
 from app.serving.deployments import DeploymentKey, RecentlyRequested, Registry, ServedDeployment
+from app.serving.faces.face_table_loader import CollectionKey, FaceTables
 from app.serving.index_builder import IndexKey
 from app.serving.index_loader import IndexLoader
 from app.serving.index_snapshots import SnapshotStore
@@ -60,6 +61,10 @@ class DeploymentRow:
     def pointers(self) -> Mapping[str, str | None]:
         return {"champion": self.champion, "challenger": self.challenger, "previous": self.previous}
 
+    @property
+    def collection_key(self) -> CollectionKey:
+        return CollectionKey(self.collection, self.collection_created_at)
+
     def index_key(self, model_id: str) -> IndexKey:
         version = self.compensations.get(model_id, 0)
         return IndexKey(self.collection, self.task, model_id, self.collection_created_at, version)
@@ -78,6 +83,7 @@ class DeploymentSync:
         self.recently_requested, self.snapshots = recently_requested, snapshots
         self.loader = IndexLoader(resources, snapshots)
         self.tasks = BackgroundTasks(lambda: resources.notifier.notify("changes"))
+        self.face_tables = FaceTables(resources)
         self.compensation = RenewalSchedule(resources, self.tasks, IDLE_SECONDS)
         self._load_retry_at: dict[IndexKey, float] = {}  # after a failed load, by the monotonic clock
         self._constraints_due_at: dict[DeploymentKey, float] = {}  # when labels may be read again, monotonic
@@ -94,12 +100,11 @@ class DeploymentSync:
         served = self.registry.get(row.key)
         if served is None:
             return
-        if served.constraints.change != row.change:
-            served = replace(served, constraints=self._update_constraints(served.constraints, row))
-            self.registry.put(served)
+        served = self._update_faces(served, row)
         for index in served.indexes.values():
             self._update_index(index, row.change)
             self._swap_compensation(index, row)
+        self.registry.announce()
         if served.champion.key.model_id == row.champion:
             self._preload_models(row)
             self.compensation.renew_if_due(served.champion)
@@ -112,6 +117,7 @@ class DeploymentSync:
 
     def drop_all_but(self, known: set[tuple[str, str, float]]) -> None:
         """Stop serving collections that were deleted, and delete their snapshots. known: those that still exist"""
+        self.face_tables.drop_all_but({CollectionKey(collection, created_at) for collection, _, created_at in known})
         for served in self.registry.all():
             if (served.collection, served.task, served.collection_created_at) not in known:
                 self.registry.drop((served.collection, served.task))
@@ -131,11 +137,15 @@ class DeploymentSync:
                 log.warning("index.disagrees collection=%s task=%s", index.key.collection, index.key.task)
 
     def _load(self, key: IndexKey) -> LoadedIndex | None:
-        """Return the loaded index; None while it is loading."""
-        loaded = self.tasks.result(("load", key), partial(self.loader.load, key))
+        """Return the loaded index, with the table of its faces at hand; None while it is loading."""
+        loaded = self.tasks.result(("load", key), partial(self._load_with_faces, key))
         if loaded is not None:
             self.loader.update(loaded)
         return loaded
+
+    def _load_with_faces(self, key: IndexKey) -> LoadedIndex:
+        self.face_tables.load(CollectionKey(key.collection, key.collection_created_at))
+        return self.loader.load(key)
 
     def _swap_champion(self, served: ServedDeployment | None, row: DeploymentRow) -> None:
         """Swap in the champion once it is loaded. While it loads, only the old champion stays in memory."""
@@ -158,11 +168,26 @@ class DeploymentSync:
             {},
             {},
             row.updated_at,
+            served.faces if served else self.face_tables.bring_to(row.collection_key, row.change),
             constraints,
             row.shadow_share,
         )
         self._publish(served, kept)
         log.info("index.served collection=%s task=%s model=%s", *row.key, row.champion)
+
+    def _update_faces(self, served: ServedDeployment, row: DeploymentRow) -> ServedDeployment:
+        """Bring what is known of the faces to the collection's last change, before the index.
+
+        A face that is only in the index is left out of answers, so a deleted one is gone at once.
+        """
+        faces = self.face_tables.bring_to(row.collection_key, row.change)
+        constraints = served.constraints
+        if constraints.change != row.change:
+            constraints = self._update_constraints(constraints, row)
+        if faces is not served.faces or constraints is not served.constraints:
+            served = replace(served, faces=faces, constraints=constraints)
+            self.registry.put(served)
+        return served
 
     def _update_constraints(self, constraints: ServedConstraints, row: DeploymentRow) -> ServedConstraints:
         """Read the labels of the deployment's task if they have changed.

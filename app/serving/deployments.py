@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from app.serving.batching import Slots
+from app.serving.faces.face_table import FaceTable
 from app.serving.label_constraints import ServedConstraints
 from app.serving.limits.photo_failures import report_photo_failure
 from app.serving.loaded_index import LoadedIndex
@@ -25,7 +26,7 @@ class ServedDeployment:
 
     pointers: champion, challenger, previous -> model id; indexes, scores: model id -> its loaded index, its scores
     updated_at: when the row of the deployment was last changed
-    constraints: what the settled labels mean for its searches
+    faces: what answers show of the collection's faces; constraints: what the settled labels mean for its searches
     shadow_share: the share of searches that the challenger answers too, 0 to 1
     """
 
@@ -37,6 +38,7 @@ class ServedDeployment:
     indexes: Mapping[str, LoadedIndex]
     scores: Mapping[str, Scores]
     updated_at: float
+    faces: FaceTable
     constraints: ServedConstraints
     shadow_share: float = 0.0
 
@@ -64,13 +66,16 @@ DEFAULT_EFFORT = SearchEffort()
 class ServedModel:
     """One model and its index for the whole of a request, whatever is published meanwhile.
 
-    change: the collection's last change that both the index and the labels' constraints contain
+    change: the collection's last change that the index, the faces' names and the labels' constraints contain
+    slots: for heavy work; None if the request was admitted without one
+    faces: the collection's faces; None if this process has written a later change, so that the database must be read
     """
 
     deployment: ServedDeployment
     loaded_index: LoadedIndex
-    slots: Slots
+    slots: Slots | None
     change: int
+    faces: FaceTable | None
 
     @property
     def model(self) -> Model:
@@ -99,6 +104,8 @@ class ServedModel:
         self, rows: Rows, k: int, effort: SearchEffort = DEFAULT_EFFORT, allowed: Ids | None = None
     ) -> Neighbours:
         """Find the k nearest faces of each of (Q, dim) rows; see `Index.search`. Raises Busy, WrongShape, NotFinite."""
+        if self.slots is None:
+            return self.loaded_index.search(rows, k, effort.m, allowed, effort.candidates)
         if allowed is not None:
             with self.slots.reserve():
                 return self.loaded_index.search(rows, k, effort.m, allowed, effort.candidates)
@@ -113,6 +120,7 @@ class ServedModel:
     def embed(self, crops: Mapping[CropKind, Crops]) -> Rows:
         """Embed (N, ...) crops of each kind as (N, dim) rows. Raises Busy, PhotoFailed."""
         key = (self.model.id, self.task)
+        assert self.slots is not None, "the event loop embeds nothing"
         with report_photo_failure("embed"):
             return self.slots.run_batched(key, crops, lambda parts: _embed_batch(self.model, self.task, parts))
 
@@ -155,6 +163,11 @@ class Registry:
 
     def drop(self, key: DeploymentKey) -> None:
         self._replace({k: v for k, v in self._served.items() if k != key})
+
+    def announce(self) -> None:
+        """Wake those who wait, since an index has changed."""
+        with self._changed:
+            self._changed.notify_all()
 
     def wait(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Wait until the condition holds, which is checked after every change. Returns whether it did in time."""

@@ -7,13 +7,15 @@ from dataclasses import replace
 
 from app.db.lookups import get_collection
 from app.db.session import reading
-from app.db.tables import POINTERS, Deployment
+from app.db.tables import POINTERS, Deployment, now
+from app.db.written_changes import find_written_change
 from app.errors import Busy, NotFound
 from app.resources import Resources
 from app.serving.batching import Slots
 from app.serving.deployments import RecentlyRequested, Registry, ServedDeployment, ServedModel
 from app.serving.follower import IndexFollower
-from app.serving.label_constraints import leave_out_refused
+from app.db.immediate import DatabaseNeeded
+from app.serving.label_constraints import leave_out, leave_out_refused
 from app.serving.limits.photo_admission import LARGE_PHOTO_PIXELS, PhotoAdmission
 from app.serving.limits.photo_failures import report_photo_failure
 from app.serving.shadow.comparison_queue import ComparisonQueue
@@ -22,6 +24,9 @@ from ml import images
 log = logging.getLogger("likeness.engine")
 
 MAX_LOAD_WAIT_SECONDS = 2.0
+MAX_CHANGE_WAIT_SECONDS = 2.0
+MAX_IMMEDIATE_SECONDS = 0.001
+"""The processor time of a search in an index up to which the event loop may search it itself."""
 
 
 class Engine:
@@ -44,12 +49,15 @@ class Engine:
         return self._count_queued() + self.slots.waiting
 
     @contextmanager
-    def use(self, collection: str, task: str = "identity", model: str | None = None) -> Iterator[ServedModel]:
+    def use(
+        self, collection: str, task: str = "identity", model: str | None = None, change: int | None = None
+    ) -> Iterator[ServedModel]:
         """Use one model for the whole request, whatever is published meanwhile.
 
         Labels of people who may not be searched for, as of now, have no part in it.
         model: champion (default), challenger, previous, or the id of one of these
-        Raises NotFound, or Busy if its index is not loaded yet.
+        change: the change of the collection that it must contain
+        Raises NotFound, or Busy if its index is not loaded yet, or does not contain the change yet.
         """
         key = collection, task
         if self._serving(key, model) is None:
@@ -61,7 +69,38 @@ class Engine:
             raise Busy(f"the index of collection {collection!r} for {model or 'its champion'} is being loaded")
         if model is not None:
             self.recently_requested.record(key, serving.model.id)
+        if change is not None and serving.change < change:
+            serving = self._wait_for_change(key, model, change)
         yield self._leave_out_refused(serving)
+
+    def _wait_for_change(self, key: tuple[str, str], model: str | None, change: int) -> ServedModel:
+        """Wait until what is served contains the change. Raises Busy, or NotFound if it was deleted meanwhile."""
+        self.resources.notifier.notify("changes")
+
+        def contains_change() -> bool:
+            serving = self._serving(key, model)
+            return serving is not None and serving.change >= change
+
+        self.registry.wait(contains_change, MAX_CHANGE_WAIT_SECONDS)
+        serving = self._serving(key, model)
+        if serving is None:
+            self._resolve_model(*key, model)
+        if serving is None or serving.change < change:
+            raise Busy(f"change {change} of collection {key[0]!r} has not reached this process yet; try again shortly")
+        return serving
+
+    def find_immediate(self, collection: str, task: str, model: str | None, change: int | None) -> ServedModel:
+        """Return a model to search with on the event loop. Raises DatabaseNeeded if that might take long, or wait.
+
+        Its searches need no slot: none of them takes longer than what surrounds it.
+        """
+        serving = self._serving((collection, task), model)
+        if serving is None or model is not None or not _knows_refusals(serving) or serving.change < (change or 0):
+            raise DatabaseNeeded
+        index = serving.loaded_index
+        if index.search_seconds > MAX_IMMEDIATE_SECONDS or index.update_lock.locked():
+            raise DatabaseNeeded
+        return replace(self._leave_out_refused(serving), slots=None)
 
     @contextmanager
     def admit_photo(self, data: bytes) -> Iterator[None]:
@@ -82,14 +121,19 @@ class Engine:
         index = served.find_index(model) if served else None
         if served is None or index is None:
             return None
-        return ServedModel(served, index, self.slots, min(index.state.change, served.constraints.change))
+        written = find_written_change(self.resources.database, served.collection, served.collection_created_at)
+        change = min(index.state.change, served.faces.change, served.constraints.change)
+        return ServedModel(served, index, self.slots, change, served.faces if served.faces.change >= written else None)
 
     def _leave_out_refused(self, serving: ServedModel) -> ServedModel:
         deployment = serving.deployment
         if not deployment.constraints.settled.labels:
             return serving
-        with reading(self.resources.database) as session:
-            constraints = leave_out_refused(session, deployment.collection, deployment.constraints)
+        if _knows_refusals(serving):
+            constraints = leave_out(deployment.constraints, deployment.constraints.settled.list_ended(now()))
+        else:
+            with reading(self.resources.database) as session:
+                constraints = leave_out_refused(session, deployment.collection, deployment.constraints)
         if constraints is deployment.constraints:
             return serving
         return replace(serving, deployment=replace(deployment, constraints=constraints))
@@ -107,6 +151,11 @@ class Engine:
             deployed = ", ".join(f"{name} {pointed}" for name, pointed in named.items() if pointed)
             raise NotFound(f"{model!r} is not deployed in {collection!r}; deployed: {deployed}", code="UnknownModel")
         return model_id
+
+
+def _knows_refusals(serving: ServedModel) -> bool:
+    """Whether its constraints contain every change of consent and retention that is known to this process."""
+    return serving.faces is not None and serving.deployment.constraints.change >= serving.faces.change
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """An index in this process. Many threads search it, and only the follower changes it."""
 
+import math
 import threading
 import time
 from collections.abc import Iterable
@@ -15,6 +16,7 @@ from ml.model import Model
 from ml.types import Ids, Rows
 
 REBUILD_SIZE_RATIO = 0.1
+SEARCH_SMOOTHING = 0.1
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class LoadedIndex:
         self.comparison_due = False  # a health check saw counts differ: compare at the next step
         self.is_stale = False  # it differs from its table and must be rebuilt
         self.person_templates: dict[int, PersonTemplate] = {}  # by person; emptied at every change
+        self.search_seconds = float("inf")  # processor time of a search by one vector, a moving average
         self.update_lock = threading.Lock()  # held while the index is updated or saved
 
     @property
@@ -63,7 +66,15 @@ class LoadedIndex:
     ) -> Neighbours:
         """Search the index; see `Index.search`. Any number of threads may search at once."""
         with self.lock.gen_rlock():
-            return self.index.search(rows, k, m=m, allowed=allowed, candidates=candidates)
+            started = time.thread_time()
+            neighbours = self.index.search(rows, k, m=m, allowed=allowed, candidates=candidates)
+            if allowed is None and len(rows) == 1:
+                self._note_search(time.thread_time() - started)
+            return neighbours
+
+    def _note_search(self, seconds: float) -> None:
+        known = self.search_seconds
+        self.search_seconds = seconds if math.isinf(known) else known + SEARCH_SMOOTHING * (seconds - known)
 
     def apply(self, removed: Ids, added: Iterable[EmbeddingBatch], change: int) -> None:
         """Apply all changes up to `change`. A search waits for one batch at most."""

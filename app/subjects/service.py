@@ -40,10 +40,16 @@ def _apply_changes(session: Session, locked: Collection, subject: Subject, body:
     if "retain_until" in given:
         subject.retain_until = body.retain_until.timestamp() if body.retain_until else None
     if before != (subject.external_id, find_end_of_use(subject.consent, subject.retain_until)):
-        locked.change += 1  # so that every follower reads what the labels of the subject's faces mean
+        locked.change += 1  # so that every follower reads the name anew, and what the labels of the faces mean
         locked.label_change = locked.change
+        _change_faces(session, locked, subject)
     session.flush()
     return describe_subjects(session, [subject])[0]
+
+
+def _change_faces(session: Session, locked: Collection, subject: Subject) -> None:
+    """Count all faces of a subject as changed by the collection's last change."""
+    session.execute(update(Face).where(Face.subject_pk == subject.pk).values(change=locked.change))
 
 
 def list_subjects(session: Session, collection: str, limit: int, token: str | None) -> SubjectsOut:
@@ -80,8 +86,10 @@ def merge_subjects(session: Session, collection: str, subject_id: str, into: str
     faces = update(Face).where(Face.subject_pk == merged.pk)
     session.execute(faces.values(subject_pk=kept.pk, change=locked.change))
     kept.attributes = merged.attributes | kept.attributes
-    kept.consent = kept.consent or merged.consent
+    kept.consent, retain_until = kept.consent or merged.consent, kept.retain_until
     kept.retain_until = min((u for u in (kept.retain_until, merged.retain_until) if u is not None), default=None)
+    if kept.retain_until != retain_until:
+        _change_faces(session, locked, kept)
     session.delete(merged)
     session.flush()
     return describe_subjects(session, [kept])[0]

@@ -318,6 +318,25 @@ def test_a_database_that_is_away_is_answered_with_busy(api: Api, monkeypatch: py
     assert answer.get_header("retry-after") == "1"
 
 
+def test_a_known_key_is_used_on_while_the_database_is_away(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = api.make_key()
+    api.middleware.cache.seconds = 0.0
+    assert api.send("GET", "/things", secret).status == 200
+
+    def fail(*_: object) -> None:
+        raise OperationalError("select", {}, Exception("gone"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(keys, "find_caller", fail)
+        assert api.send("GET", "/things", secret).status == 200
+        assert api.send("GET", "/things", "lk_other").status == 503
+        patch.setattr(time, "monotonic", lambda: 10.0**9)
+        assert api.send("GET", "/things", secret).status == 503, "not for ever"
+    with writing(api.resources.database) as session:
+        session.execute(delete(Key))
+    assert api.send("GET", "/things", secret).status == 401, "from the next lookup on"
+
+
 @pytest.mark.usefixtures("stopped_clock")
 def test_too_many_requests_of_a_key_or_an_address_have_to_wait(lasting_sqlite: Resources, api: Api) -> None:
     limits = {"max_key_requests_per_minute": 2, "max_address_requests_per_minute": 0, "max_wrong_keys_per_minute": 0}

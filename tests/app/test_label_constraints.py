@@ -47,6 +47,7 @@ class Staff:
     def __init__(self, resources: Resources, clients: list[httpx.Client]) -> None:
         self.name = f"staff-{uuid4().hex[:8]}"
         self.resources, self.clients = resources, clients
+        self.change = "0"  # that searches ask to see
         self.gallery = GalleryWriter(resources, self.name).make(MODEL)
         self.ids = dict(
             zip(["ann0", "ann1", "ben0", "ben1"], self.add([0, 1, 10, 11], "ann", "ann", "ben", "ben"), strict=True)
@@ -75,11 +76,16 @@ class Staff:
 
     def search(self, position: float, client: httpx.Client | None = None, **params: Any) -> dict[str, Any]:
         url = f"/v1/collections/{self.name}/search:by-embedding"
-        return self._answer(lambda c: c.post(url, json={"vector": [position, 0]}, params=params), client)
+        body = {"vector": [position, 0]}
+        return self._answer(lambda c: c.post(url, json=body, params=params, headers=self._headers), client)
 
     def search_face(self, name: str, **params: Any) -> dict[str, Any]:
         url = f"/v1/collections/{self.name}/faces/{self.ids.get(name, name)}/search"
-        return self._answer(lambda c: c.post(url, params=params), None)
+        return self._answer(lambda c: c.post(url, params=params, headers=self._headers), None)
+
+    @property
+    def _headers(self) -> dict[str, str]:
+        return {"X-Change-Number": self.change}
 
     def _answer(self, ask: Any, client: httpx.Client | None) -> dict[str, Any]:
         limit = time.monotonic() + LIMIT_SECONDS
@@ -159,14 +165,16 @@ def test_faces_that_are_the_same_are_one_person(staff: Staff) -> None:
 
 @pytest.mark.parametrize("patch", [{"consent": False}, {"retain_until": "2020-01-01T00:00:00Z"}], ids=list)
 def test_somebody_who_refused_has_no_part_in_what_labels_mean(staff: Staff, patch: dict[str, Any]) -> None:
-    """From the answer to the change on, before any server has read the labels again, and after that."""
+    """From the answer to the change on, also at the other server if a search asks to see it, and after that."""
     other, stranger = staff.add([30, 8], None, None)
     staff.label(other, "ann0", True)
     staff.label(stranger, "ann1", False)
     staff.wait()
     assert staff.search_face(other)["faces"][0]["subject"]["id"] == "ann"
     subject = f"/v1/collections/{staff.name}/subjects/ann"
-    assert staff.clients[0].patch(subject, json=patch).status_code == 200
+    refused = staff.clients[0].patch(subject, json=patch)
+    assert refused.status_code == 200
+    staff.change = refused.headers["x-change-number"]
     for is_known in (False, True):
         if is_known:
             staff.wait()
@@ -175,7 +183,7 @@ def test_somebody_who_refused_has_no_part_in_what_labels_mean(staff: Staff, patc
         assert [subjects(answer) for answer in answers] == [[None, "ben", None]] * 2 + [["ben", None]] * 2, is_known
         assert not any(effects(answer) for answer in answers)
         assert not any(text in str(answers) for text in ("'ann'", staff.ids["ann0"], staff.ids["ann1"]))
-    assert staff.clients[0].patch(subject, json=dict.fromkeys(patch)).status_code == 200
+    staff.change = staff.clients[0].patch(subject, json=dict.fromkeys(patch)).headers["x-change-number"]
     assert staff.search_face(other)["faces"][0]["subject"]["id"] == "ann", "also from the answer on"
 
 

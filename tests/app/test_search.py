@@ -16,8 +16,10 @@ from PIL import Image as Pillow
 from sqlalchemy import select
 
 from app.access import keys
+from app.collections.service import delete_collection
 from app.db.session import reading, writing
 from app.db.tables import Collection, Deployment, Face, Label
+from app.galleries.subjects import erase_faces
 from app.resources import Resources
 from app.storage.blob_store import Blobs
 from app.storage.model_cache import LBP_MODEL
@@ -424,27 +426,45 @@ def test_insufficient_evidence_is_reported_and_gives_a_stricter_threshold(api: A
     assert threshold["distance"] < loose["distance"]
 
 
-def test_a_removed_face_is_not_returned_even_before_the_index_is_updated(api: Api, gallery: GalleryWriter) -> None:
-    by_vector(api, ROWS[0])
-    with writing(gallery.resources.database) as session:
-        session.delete(session.get_one(Face, gallery.pks[0]))
-    answer = api.post(
-        f"/v1/collections/{api.staff}/search:by-embedding",
-        json={"vector": ROWS[0].tolist()},
-        params={"limit": 64, "group_by": "face"},
-    )
-    assert len(matches(answer)) == 64
-    assert matches(answer)[0]["distance"] > 0
-
-
-def test_a_search_in_a_deleted_collection_gives_404_before_the_index_is_updated(
+def test_a_removed_face_is_not_returned_to_a_search_that_asks_to_see_the_change(
     api: Api, gallery: GalleryWriter
 ) -> None:
     by_vector(api, ROWS[0])
     with writing(gallery.resources.database) as session:
-        session.delete(session.get_one(Collection, api.staff))
+        collection = session.get_one(Collection, api.staff)
+        erase_faces(session, collection, Face.pk == gallery.pks[0])
+        change = collection.change
+    answer = api.post(
+        f"/v1/collections/{api.staff}/search:by-embedding",
+        json={"vector": ROWS[0].tolist()},
+        params={"limit": 64, "group_by": "face"},
+        headers={"X-Change-Number": str(change)},
+    )
+    assert answer.headers["X-Index-Generation"].endswith(f".{change}")
+    assert len(matches(answer)) == 64
+    assert matches(answer)[0]["distance"] > 0
+
+
+def test_a_search_does_not_wait_for_ever_for_a_change_that_does_not_come(api: Api, gallery: GalleryWriter) -> None:
+    by_vector(api, ROWS[0])
+    answer = api.post(
+        f"/v1/collections/{api.staff}/search:by-embedding",
+        json={"vector": ROWS[0].tolist()},
+        headers={"X-Change-Number": "1000000"},
+    )
+    assert answer.status_code == 503, "the client may try again"
+    assert "change 1000000" in answer.json()["detail"]
+    assert answer.headers["Retry-After"] == "1"
+
+
+def test_a_search_in_a_collection_that_another_process_has_deleted_gives_404(api: Api, gallery: GalleryWriter) -> None:
+    by_vector(api, ROWS[0])
+    with writing(gallery.resources.database) as session:
+        delete_collection(session, api.staff)
     body = {"vector": ROWS[0].tolist()}
-    assert api.post(f"/v1/collections/{api.staff}/search:by-embedding", json=body).status_code == 404
+    limit = time.monotonic() + 20
+    while api.post(f"/v1/collections/{api.staff}/search:by-embedding", json=body).status_code != 404:
+        assert time.monotonic() < limit
 
 
 def photo(person: int, shot: int) -> bytes:

@@ -5,23 +5,28 @@ import shutil
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from app.config import Settings
 from app.db.migrate import upgrade_database
 from app.db.session import writing
-from app.db.tables import Collection, Job, now
+from app.db.tables import Collection, Face, Job, now
+from app.errors import Busy
+from app.galleries.subjects import erase_faces
 from app.jobs import events
 from app.queue.jobs import enqueue
 from app.queue.messages import ImportArchive
+from tests.rows import GalleryWriter, make_model, people
 from tests.service import Service, run_service
 
 MAX_SECONDS = 30.0
+MODEL = make_model("m-one")
 
 
 @pytest.fixture
@@ -80,6 +85,51 @@ def test_event_streams_go_on_after_an_outage_of_the_database(
             ended = session.get_one(Job, job)
             ended.state, ended.finished_at = "succeeded", now()
         assert [list(states) for states in streams] == [["succeeded"], ["succeeded"]]
+
+
+def test_searches_by_vector_go_on_during_an_outage_of_the_database(service: Service, database_server: Any) -> None:
+    rows, names = people(20, 3)
+    gallery = GalleryWriter(service.resources).make(MODEL)
+    gallery.add({MODEL.id: rows}, names)
+    path = "/v1/collections/staff/search:by-embedding"
+
+    def search(row: int) -> httpx.Response:
+        return service.client.post(path, json={"vector": rows[row].tolist()})
+
+    wait_until(lambda: search(0).is_success, "the gallery is not served")
+    for _ in range(2):
+        database_server.stop()
+        try:
+            wait_until(lambda: search(0).is_success, "no search is answered")  # an index may just have been saved
+            answers = [search(row) for row in range(0, 60, 3)]
+            assert {answer.status_code for answer in answers} == {200}
+            nearest = [answer.json()["faces"][0]["matches"][0]["subject"]["id"] for answer in answers]
+            assert nearest == names[::3]
+            listed = service.client.get("/v1/collections/staff/faces")
+            assert (listed.status_code, "retry-after" in listed.headers) == (503, True)
+        finally:
+            database_server.start()
+        check_following(gallery, lambda: search(0).text)
+
+
+def check_following(gallery: GalleryWriter, search: Callable[[], str]) -> None:
+    """Check that a search finds a face that is added, and finds it no more once it is erased."""
+    added = add_one_face(gallery)
+    wait_until(lambda: added in search(), "a face that was added after the outage is not found")
+    with writing(gallery.resources.database) as session:
+        erase_faces(session, session.get_one(Collection, "staff"), Face.face_id == added)
+    wait_until(lambda: added not in search(), "an erased face is found")
+
+
+def add_one_face(gallery: GalleryWriter) -> str:
+    """Add one face once the database is back, and return its id."""
+    deadline = time.monotonic() + MAX_SECONDS
+    while True:
+        try:
+            [face_id] = gallery.add({MODEL.id: people(20, 3)[0][:1]}, [None])
+            return face_id
+        except (Busy, OperationalError):
+            assert time.monotonic() < deadline
 
 
 @pytest.mark.parametrize("failure", [RuntimeError("no more threads"), TimeoutError("no connection is free")])

@@ -39,6 +39,8 @@ ASYNC_FILES = {
     "app/health/routes.py",
     "app/jobs/events.py",
     "app/deps/idempotency.py",
+    "app/deps/server/change_number.py",
+    "app/search/routes.py",
     "app/faces/streaming.py",
     "app/deps/photos.py",
     "app/deps/server/request_structure.py",

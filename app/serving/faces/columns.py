@@ -1,0 +1,177 @@
+"""Columns of many faces and subjects: arrays, since a million objects would take ten times the memory."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.types import Ids
+
+FACE_ID_BYTES = 36
+DISTRACTOR = "distractor"
+GALLERY = "gallery"
+SEPARATOR = b"\0"
+"""Between id and external id; names have no zero byte."""
+
+Positions = NDArray[np.int32]
+
+
+class SubjectName(NamedTuple):
+    """The name of a subject."""
+
+    id: str
+    external_id: str | None
+
+    def encode(self) -> bytes:
+        """Return the name as bytes, which are the id alone if the external id is the same."""
+        name = self.id.encode()
+        if self.external_id == self.id:
+            return name
+        return name + SEPARATOR + (b"" if self.external_id is None else SEPARATOR + self.external_id.encode())
+
+    @classmethod
+    def decode(cls, encoded: bytes) -> Self:
+        """Return the name that `encode` made these bytes of."""
+        name, *rest = encoded.split(SEPARATOR)
+        text = name.decode()
+        if not rest:
+            return cls(text, text)
+        return cls(text, rest[1].decode() if len(rest) > 1 else None)
+
+
+@dataclass(frozen=True, eq=False)
+class TextColumn:
+    """(n,) texts in one block of bytes: text i has `lengths[i]` bytes from `starts[i]` on."""
+
+    block: NDArray[np.uint8]
+    starts: Ids
+    lengths: Positions
+
+    @classmethod
+    def of(cls, texts: Sequence[bytes]) -> Self:
+        """Make the column of these texts."""
+        lengths = np.fromiter(map(len, texts), np.int32, len(texts))
+        starts = np.cumsum(lengths, dtype=np.int64) - lengths
+        return cls(np.frombuffer(b"".join(texts), np.uint8), starts, lengths)
+
+    @classmethod
+    def join(cls, columns: Sequence[Self]) -> Self:
+        """Return the texts of several columns, one column after the other."""
+        offsets = np.cumsum([0, *(len(column.block) for column in columns[:-1])], dtype=np.int64)
+        return cls(
+            np.concatenate([column.block for column in columns]),
+            np.concatenate([column.starts + offset for column, offset in zip(columns, offsets, strict=True)]),
+            np.concatenate([column.lengths for column in columns]),
+        )
+
+    def __getitem__(self, position: int) -> bytes:
+        start = int(self.starts[position])
+        return self.block[start : start + int(self.lengths[position])].tobytes()
+
+    def take(self, positions: Ids) -> Self:
+        """Return the texts at these positions. Bytes of the others are dropped once they are half of all."""
+        starts, lengths = self.starts[positions], self.lengths[positions]
+        used = int(lengths.sum(dtype=np.int64))
+        if 2 * used >= len(self.block):
+            return type(self)(self.block, starts, lengths)
+        ends = np.cumsum(lengths, dtype=np.int64)
+        source = np.arange(used) + np.repeat(starts - (ends - lengths), lengths)
+        return type(self)(self.block[source], ends - lengths, lengths)
+
+
+@dataclass(frozen=True, eq=False)
+class SubjectColumns:
+    """Subjects by rising pk. names: of `SubjectName.encode`; ends_of_use: (n,) seconds, see `find_end_of_use`"""
+
+    pks: Ids
+    names: TextColumn
+    ends_of_use: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, pks: Sequence[int], names: Sequence[bytes], ends_of_use: Sequence[float]) -> Self:
+        """Make the columns of subjects in the order of their pks."""
+        return cls(np.array(pks, np.int64), TextColumn.of(names), np.array(ends_of_use, np.float64))
+
+    def keep(self, positions: Positions) -> Self:
+        """Return the subjects at these positions, some of which may be -1 or the same."""
+        kept = np.unique(positions[positions >= 0]).astype(np.int64)
+        return type(self)(self.pks[kept], self.names.take(kept), self.ends_of_use[kept])
+
+    @classmethod
+    def join(cls, parts: Sequence[Self]) -> Self:
+        """Return the subjects of several columns in the order of their pks. Of a subject that is there twice, the last
+        counts."""
+        pks = np.concatenate([part.pks for part in parts])
+        order = _order_last(pks)
+        names = TextColumn.join([part.names for part in parts]).take(order)
+        return cls(pks[order], names, np.concatenate([part.ends_of_use for part in parts])[order])
+
+
+@dataclass(frozen=True, eq=False)
+class FaceColumns:
+    """Faces by rising pk, with their subjects. subject_positions: (n,) in `subjects`, -1 for a face without one"""
+
+    pks: Ids
+    face_ids: NDArray[np.bytes_]
+    are_distractors: NDArray[np.bool_]
+    subject_positions: Positions
+    subjects: SubjectColumns
+
+    @classmethod
+    def of(
+        cls,
+        pks: Ids,
+        face_ids: NDArray[np.bytes_],
+        are_distractors: NDArray[np.bool_],
+        subject_pks: Ids,
+        subjects: SubjectColumns,
+    ) -> Self:
+        """Make the columns of faces, whose pks must differ, in any order. subject_pks: 0 without a subject"""
+        order = np.argsort(pks, kind="stable")
+        subject_pks = subject_pks[order]
+        positions = np.searchsorted(subjects.pks, subject_pks)
+        positions[subject_pks == 0] = -1
+        return cls(pks[order], face_ids[order], are_distractors[order], np.asarray(positions, np.int32), subjects)
+
+    @property
+    def subject_pks(self) -> Ids:
+        """The (n,) pks of the subjects, 0 for a face without one."""
+        known = np.append(self.subjects.pks, 0)
+        return known[self.subject_positions]
+
+    @cached_property
+    def _by_subject(self) -> tuple[Positions, Positions]:
+        """The positions of the faces in the order of their subjects, and the positions of these subjects."""
+        order = np.argsort(self.subject_positions, kind="stable").astype(np.int32)
+        return order, self.subject_positions[order]
+
+    def find(self, pks: Ids) -> list[int]:
+        """Return the positions of these faces, -1 for those that are not here."""
+        if not len(self.pks):
+            return [-1] * len(pks)
+        positions = np.minimum(np.searchsorted(self.pks, pks), len(self.pks) - 1)
+        return np.where(self.pks[positions] == pks, positions, -1).tolist()  # type: ignore[no-any-return]
+
+    def find_faces_of(self, subject_pk: int) -> Positions:
+        """Return the positions of the faces of a subject."""
+        position = int(np.searchsorted(self.subjects.pks, subject_pk))
+        if position == len(self.subjects.pks) or self.subjects.pks[position] != subject_pk:
+            return np.empty(0, np.int32)
+        order, sorted_subjects = self._by_subject
+        first, end = np.searchsorted(sorted_subjects, [position, position + 1])
+        return order[first:end]
+
+
+def encode_face_ids(face_ids: Iterable[str]) -> NDArray[np.bytes_]:
+    """Return (n,) face ids as bytes of fixed width."""
+    return np.array([face_id.encode() for face_id in face_ids], f"S{FACE_ID_BYTES}")
+
+
+def _order_last(pks: Ids) -> Ids:
+    """Return the positions of the different pks in their order; of equal ones, the last."""
+    order = np.argsort(pks, kind="stable")
+    is_last = np.append(np.diff(pks[order]) > 0, True)[: len(order)]
+    return np.asarray(order[is_last], np.int64)

@@ -1,0 +1,148 @@
+"""The faces of a collection in memory: what an answer says about a face, as of one change of the collection."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from app.serving.faces.columns import (
+    DISTRACTOR,
+    FACE_ID_BYTES,
+    GALLERY,
+    FaceColumns,
+    SubjectColumns,
+    SubjectName,
+    TextColumn,
+    encode_face_ids,
+)
+from ml.types import Ids
+
+MIN_MERGED_CHANGES, MERGED_FRACTION = 1024, 1 / 32
+"""Changes are merged into the columns once there are that many, and that many of the faces in the columns."""
+
+
+class EnrolledFace(NamedTuple):
+    """What an answer shows of an enrolled face."""
+
+    pk: int
+    face_id: str
+    role: str
+    subject_pk: int | None
+    subject: str | None
+    external_id: str | None
+
+    @property
+    def is_named(self) -> bool:
+        """Whether it belongs to an enrolled person; a distractor belongs to nobody."""
+        return self.subject_pk is not None and self.role != DISTRACTOR
+
+    @property
+    def owner(self) -> int:
+        """A number for its person: an even one for a subject, an odd one of its own for a face without a subject."""
+        return 2 * self.subject_pk if self.subject_pk is not None and self.is_named else 2 * self.pk + 1
+
+
+class ChangedFace(NamedTuple):
+    """A face that was enrolled or changed. end_of_use: of its subject, see `find_end_of_use`"""
+
+    face: EnrolledFace
+    end_of_use: float
+
+
+@dataclass(frozen=True, eq=False)
+class FaceTable:
+    """The faces of a collection, which never change: an update makes a new table that shares most of its memory.
+
+    change: the collection's last change that it contains
+    columns: most faces; changed: pk -> the face as it was changed later, None if it was deleted
+    changed_of: subject pk -> pks of its faces among the changed ones
+    """
+
+    change: int
+    columns: FaceColumns
+    changed: Mapping[int, ChangedFace | None] = field(default_factory=dict)
+    changed_of: Mapping[int, frozenset[int]] = field(default_factory=dict)
+
+    def read(self, pks: Ids, at: float) -> dict[int, EnrolledFace]:
+        """Return pk -> face of those of (n,) pks that are enrolled and may be found: see `may_be_used`.
+
+        at: seconds since 1970
+        """
+        faces = {}
+        for pk, position in zip(pks.tolist(), self.columns.find(pks), strict=True):
+            known = self._find(pk, position)
+            if known is not None and known.end_of_use > at:
+                faces[pk] = known.face
+        return faces
+
+    def list_gallery_faces(self, subject_pk: int) -> list[int]:
+        """Return the pks of a subject's faces, without distractors."""
+        columns, positions = self.columns, self.columns.find_faces_of(subject_pk)
+        pks = columns.pks[positions[~columns.are_distractors[positions]]].tolist()
+        unchanged = [pk for pk in pks if pk not in self.changed]
+        changed = (self.changed[pk] for pk in sorted(self.changed_of.get(subject_pk, ())))
+        return unchanged + [c.face.pk for c in changed if c is not None and c.face.role != DISTRACTOR]
+
+    def update(self, changed: Sequence[ChangedFace], removed: Sequence[int], change: int) -> "FaceTable":
+        """Return the table after these faces were enrolled or changed, and those with these pks deleted."""
+        if not changed and not removed:
+            return FaceTable(change, self.columns, self.changed, self.changed_of)
+        faces = dict(self.changed) | {c.face.pk: c for c in changed} | dict.fromkeys(removed)
+        if len(faces) > max(MIN_MERGED_CHANGES, MERGED_FRACTION * len(self.columns.pks)):
+            return FaceTable(change, _merge(self.columns, faces))
+        changed_of: dict[int, set[int]] = {}
+        for pk, known in faces.items():
+            if known is not None and known.face.subject_pk is not None:
+                changed_of.setdefault(known.face.subject_pk, set()).add(pk)
+        return FaceTable(change, self.columns, faces, {s: frozenset(pks) for s, pks in changed_of.items()})
+
+    def _find(self, pk: int, position: int) -> ChangedFace | None:
+        """Return a face as it was changed, or else as it is in the columns, where its position is -1 if it is not."""
+        if pk in self.changed:
+            return self.changed[pk]
+        return self._read_columns(position) if position >= 0 else None
+
+    def _read_columns(self, position: int) -> ChangedFace:
+        columns, subjects = self.columns, self.columns.subjects
+        role = DISTRACTOR if columns.are_distractors[position] else GALLERY
+        pk, face_id = int(columns.pks[position]), columns.face_ids[position].decode()
+        subject = int(columns.subject_positions[position])
+        if subject < 0:
+            return ChangedFace(EnrolledFace(pk, face_id, role, None, None, None), math.inf)
+        name = SubjectName.decode(subjects.names[subject])
+        face = EnrolledFace(pk, face_id, role, int(subjects.pks[subject]), name.id, name.external_id)
+        return ChangedFace(face, float(subjects.ends_of_use[subject]))
+
+
+EMPTY = FaceTable(
+    -1,
+    FaceColumns(
+        np.empty(0, np.int64),
+        np.empty(0, f"S{FACE_ID_BYTES}"),
+        np.empty(0, np.bool_),
+        np.empty(0, np.int32),
+        SubjectColumns(np.empty(0, np.int64), TextColumn.of([]), np.empty(0, np.float64)),
+    ),
+)
+
+
+def _merge(columns: FaceColumns, changed: Mapping[int, ChangedFace | None]) -> FaceColumns:
+    """Return the columns after these changes. Subjects that have no face any more are left out."""
+    kept = np.isin(columns.pks, list(changed), invert=True)
+    faces = [c for c in changed.values() if c is not None]
+    named = {
+        c.face.subject_pk: (SubjectName(str(c.face.subject), c.face.external_id).encode(), c.end_of_use)
+        for c in faces
+        if c.face.subject_pk is not None
+    }
+    pks = sorted(named)
+    new = SubjectColumns.of(pks, [named[pk][0] for pk in pks], [named[pk][1] for pk in pks])
+    return FaceColumns.of(
+        np.concatenate([columns.pks[kept], np.array([c.face.pk for c in faces], np.int64)]),
+        np.concatenate([columns.face_ids[kept], encode_face_ids(c.face.face_id for c in faces)]),
+        np.concatenate([columns.are_distractors[kept], np.array([c.face.role == DISTRACTOR for c in faces], np.bool_)]),
+        np.concatenate([columns.subject_pks[kept], np.array([c.face.subject_pk or 0 for c in faces], np.int64)]),
+        SubjectColumns.join([columns.subjects.keep(columns.subject_positions[kept]), new]),
+    )

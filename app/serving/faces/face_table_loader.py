@@ -1,0 +1,135 @@
+"""Read the faces of collections into memory, and what has changed since."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from sqlalchemy import Connection, Select, select
+
+from app.db.session import snapshot
+from app.db.tables import Collection, Face, Removal, Subject
+from app.galleries.retention import find_end_of_use
+from app.resources import Resources
+from app.serving.faces.columns import DISTRACTOR, FaceColumns, SubjectColumns, SubjectName, TextColumn, encode_face_ids
+from app.serving.faces.face_table import EMPTY, ChangedFace, EnrolledFace, FaceTable
+from ml.types import Ids
+
+ROWS_PER_BATCH = 10_000
+FACES, SUBJECTS = Face.__table__.c, Subject.__table__.c  # plain columns: a million rows need no ORM objects
+
+
+class CollectionKey(NamedTuple):
+    """A collection. created_at tells it from an earlier one with the same id."""
+
+    id: str
+    created_at: float
+
+
+class FaceTables:
+    """The face tables of the collections that this process serves."""
+
+    def __init__(self, resources: Resources) -> None:
+        self.resources = resources
+        self._tables: dict[CollectionKey, FaceTable] = {}
+
+    def load(self, key: CollectionKey) -> FaceTable:
+        """Return the table of a collection, which takes seconds for a million faces the first time."""
+        if key not in self._tables:
+            self._tables[key] = load_table(self.resources, key)
+        return self._tables[key]
+
+    def bring_to(self, key: CollectionKey, change: int) -> FaceTable:
+        """Return the table of a collection as of this change or a later one."""
+        table = self.load(key)
+        if change < table.change:  # a change that was taken back: the database was restored
+            del self._tables[key]
+            table = self.load(key)
+        if table.change != change:
+            table = self._tables[key] = update_table(self.resources, key, table)
+        return table
+
+    def drop_all_but(self, known: set[CollectionKey]) -> None:
+        """Forget the other collections."""
+        for key in self._tables.keys() - known:
+            del self._tables[key]
+
+
+def load_table(resources: Resources, key: CollectionKey) -> FaceTable:
+    """Read all faces of a collection."""
+    with snapshot(resources.database) as session:
+        connection = session.connection()
+        change = _read_change(connection, key)
+        if change is None:
+            return EMPTY
+        return FaceTable(change, _read_columns(connection, key.id))
+
+
+def update_table(resources: Resources, key: CollectionKey, table: FaceTable) -> FaceTable:
+    """Read the faces that were enrolled, changed or deleted since the last change of a table."""
+    with snapshot(resources.database) as session:
+        connection = session.connection()
+        change = _read_change(connection, key)
+        if change is None or change == table.change:
+            return table  # the next step drops the table of a deleted collection
+        removed = select(Removal.face_pk).where(Removal.collection_id == key.id, Removal.change > table.change)
+        of_face = FACES.pk, FACES.face_id, FACES.role, FACES.subject_pk
+        of_subject = SUBJECTS.id, SUBJECTS.external_id, SUBJECTS.consent, SUBJECTS.retain_until
+        changed = select(*of_face, *of_subject).outerjoin(Subject.__table__, SUBJECTS.pk == FACES.subject_pk)
+        changed = changed.where(FACES.collection_id == key.id, FACES.change > table.change)
+        rows = [_make_changed(row) for row in connection.execute(changed)]
+        return table.update(rows, connection.scalars(removed).all(), change)
+
+
+def _read_change(connection: Connection, key: CollectionKey) -> int | None:
+    """Return the number of the collection's last change; None if it was deleted."""
+    is_key = Collection.id == key.id, Collection.created_at == key.created_at
+    change: int | None = connection.scalar(select(Collection.change).where(*is_key))
+    return change
+
+
+def _make_changed(row: Any) -> ChangedFace:
+    pk, face_id, role, subject_pk, subject, external_id, consent, retain_until = row
+    face = EnrolledFace(pk, face_id, role, subject_pk, subject, external_id)
+    return ChangedFace(face, find_end_of_use(consent, retain_until))
+
+
+def _read_columns(connection: Connection, collection: str) -> FaceColumns:
+    subjects = _read_subjects(connection, collection)
+    pks, face_ids = [np.empty(0, np.int64)], [EMPTY.columns.face_ids]
+    distractors, subject_pks = [np.empty(0, np.bool_)], [np.empty(0, np.int64)]
+    of_face = FACES.pk, FACES.face_id, FACES.role, FACES.subject_pk
+    for rows in _stream(connection, select(*of_face).where(FACES.collection_id == collection)):
+        of_pk, of_id, of_role, of_subject = zip(*rows, strict=True)
+        pks.append(_make_pks(of_pk))
+        face_ids.append(encode_face_ids(of_id))
+        distractors.append(np.array([role == DISTRACTOR for role in of_role], np.bool_))
+        subject_pks.append(_make_pks([subject or 0 for subject in of_subject]))
+    return FaceColumns.of(
+        np.concatenate(pks),
+        np.concatenate(face_ids),
+        np.concatenate(distractors),
+        np.concatenate(subject_pks),
+        subjects,
+    )
+
+
+def _read_subjects(connection: Connection, collection: str) -> SubjectColumns:
+    parts = [EMPTY.columns.subjects]
+    chosen = select(SUBJECTS.pk, SUBJECTS.id, SUBJECTS.external_id, SUBJECTS.consent, SUBJECTS.retain_until)
+    for rows in _stream(connection, chosen.where(SUBJECTS.collection_id == collection)):
+        parts.append(
+            SubjectColumns(
+                _make_pks([row[0] for row in rows]),
+                TextColumn.of([SubjectName(row[1], row[2]).encode() for row in rows]),
+                np.array([find_end_of_use(row[3], row[4]) for row in rows], np.float64),
+            )
+        )
+    return SubjectColumns.join(parts)
+
+
+def _stream(connection: Connection, chosen: Select[Any]) -> Any:
+    return connection.execute(chosen, execution_options={"yield_per": ROWS_PER_BATCH}).partitions()
+
+
+def _make_pks(pks: Sequence[int]) -> Ids:
+    return np.array(pks, np.int64)

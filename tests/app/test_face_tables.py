@@ -1,0 +1,232 @@
+"""The faces in memory agree with the tables after every change, and a search needs nothing else."""
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from sqlalchemy import Engine as Database
+from sqlalchemy import event, select, update
+
+from app.collections.service import delete_collection
+from app.db.session import reading, writing
+from app.db.tables import Collection, Face, Subject, now
+from app.errors import NotFound
+from app.galleries.subjects import erase_faces
+from app.resources import Resources
+from app.search.context import SearchContext, open_context
+from app.search.enrolled_faces import query_faces
+from app.search.params import QuerySearchParams
+from app.search.schemas import SearchOut
+from app.search.service import search_by_vector
+from app.serving import gallery_calibration
+from app.serving.deployment_sync import DeploymentSync
+from app.serving.engine import Engine, open_engine
+from app.serving.faces import face_table
+from app.serving.faces.columns import SubjectName, TextColumn
+from app.serving.faces.face_table import FaceTable
+from app.serving.faces.face_table_loader import CollectionKey, load_table, update_table
+from app.db.immediate import DatabaseNeeded
+from app.subjects.schemas import SubjectIn
+from app.subjects.service import change_subject, merge_subjects
+from tests.databases import delete_collections
+from tests.rows import GalleryWriter, make_model, people
+
+MODEL = make_model("m-one")
+ROWS, NAMES = people(20, 3)
+
+
+@pytest.fixture
+def resources(lasting: Resources) -> Iterator[Resources]:
+    """Resources whose tables are emptied after each test, since one engine after the other follows them."""
+    yield lasting
+    delete_collections(lasting.database)
+    for file in lasting.indexes.iterdir():
+        file.unlink()
+
+
+@pytest.fixture
+def gallery(resources: Resources) -> GalleryWriter:
+    """Twenty people with three photos each, under one model."""
+    made = GalleryWriter(resources).make(MODEL)
+    made.add({MODEL.id: ROWS}, NAMES)
+    return made
+
+
+@pytest.fixture
+def engine(gallery: GalleryWriter, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    """An engine that serves the gallery, and whose follower sees no later change."""
+    monkeypatch.setattr(gallery_calibration, "needs_recalibration", lambda *_: False)
+    monkeypatch.setattr(DeploymentSync, "save", lambda *_: None)
+    monkeypatch.setattr("app.serving.engine.MAX_IMMEDIATE_SECONDS", 10.0)  # however slow this machine is
+    with open_engine(gallery.resources) as opened:
+        limit = time.monotonic() + 20
+        while search_in_thread(opened)["faces"][0]["matches"] == [] and time.monotonic() < limit:
+            time.sleep(0.01)
+        opened.follower.step = lambda: None  # type: ignore[method-assign]
+        yield opened
+
+
+def search_in_thread(engine: Engine, change: int | None = None) -> SearchOut:
+    with open_context(engine, change) as context:
+        return search_by_vector(context, "staff", ROWS[0].tolist(), QuerySearchParams())
+
+
+def search_from_memory(engine: Engine, change: int | None = None) -> SearchOut:
+    context = SearchContext(engine, None, change)
+    return search_by_vector(context, "staff", ROWS[0].tolist(), QuerySearchParams())
+
+
+def list_names(answer: SearchOut) -> list[str]:
+    return [match["subject"]["id"] for match in answer["faces"][0]["matches"] if match["subject"] is not None]
+
+
+def get_key(resources: Resources, collection: str = "staff") -> CollectionKey:
+    with reading(resources.database) as session:
+        return CollectionKey(collection, session.get_one(Collection, collection).created_at)
+
+
+def check_agreement(resources: Resources, table: FaceTable, pks: list[int]) -> None:
+    """Check that a table says of these faces what the database says, and whose faces they are."""
+    asked = np.unique(np.array([*pks, 10**6], np.int64))
+    with reading(resources.database) as session:
+        assert table.read(asked, now()) == query_faces(session, asked.tolist())
+        gallery_faces = select(Face.pk).where(Face.role != "distractor").order_by(Face.pk)
+        for subject in session.scalars(select(Subject.pk)):
+            listed = session.scalars(gallery_faces.where(Face.subject_pk == subject)).all()
+            assert sorted(table.list_gallery_faces(subject)) == listed
+
+
+@pytest.mark.parametrize("merged_changes", [1, 6, 1000])
+def test_a_table_follows_every_kind_of_change(
+    gallery: GalleryWriter, merged_changes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(face_table, "MIN_MERGED_CHANGES", merged_changes)
+    monkeypatch.setattr(face_table, "MERGED_FRACTION", 0)
+    resources, rng = gallery.resources, np.random.default_rng(merged_changes)
+    key = get_key(resources)
+    table = load_table(resources, key)
+    for turn in range(40):
+        with writing(resources.database) as session:
+            pk = int(rng.choice(gallery.pks))
+            collection, face = session.get_one(Collection, "staff"), session.get(Face, pk)
+            subjects = session.scalars(select(Subject).order_by(Subject.pk)).all()
+            subject, other = (subjects[int(n)] for n in rng.choice(len(subjects), 2, replace=False))
+            match turn % 6:
+                case 0:
+                    erase_faces(session, collection, Face.pk == pk)
+                case 1:
+                    change_subject(session, "staff", subject.id, SubjectIn(external_id=f"no. {turn}"))
+                case 2:
+                    change_subject(session, "staff", subject.id, SubjectIn(consent=bool(rng.integers(2))))
+                case 3 if subject.consent is not False and other.consent is not False:
+                    merge_subjects(session, "staff", subject.id, other.id, needs_consent=False)
+                case 4 if face is not None:
+                    collection.change += 1
+                    face.subject_pk = None if face.subject_pk else subject.pk
+                    face.change = collection.change
+                case 5 if face is not None:
+                    collection.change += 1
+                    face.role, face.change = (
+                        ("gallery" if face.role == "distractor" else "distractor"),
+                        collection.change,
+                    )
+        if turn % 8 == 7:
+            gallery.add({MODEL.id: people(1, 2, seed=turn)[0]}, [f"new {turn}", None])
+        table = update_table(resources, key, table)
+        check_agreement(resources, table, gallery.pks)
+    check_agreement(resources, load_table(resources, key), gallery.pks)
+
+
+def test_a_face_is_not_found_from_the_end_of_retention_on_without_any_change(gallery: GalleryWriter) -> None:
+    with writing(gallery.resources.database) as session:
+        session.execute(update(Subject).where(Subject.id == "p000").values(retain_until=now() + 1000))
+    table = load_table(gallery.resources, get_key(gallery.resources))
+    pks = np.array(gallery.pks[:4], np.int64)
+    assert list(table.read(pks, now())) == gallery.pks[:4]
+    assert list(table.read(pks, now() + 1001)) == gallery.pks[3:4]
+
+
+def test_a_search_by_vector_reads_no_database(engine: Engine) -> None:
+    statements: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        statements.append(statement)
+
+    search_in_thread(engine)
+    event.listen(Database, "before_cursor_execute", note)
+    try:
+        answer = search_from_memory(engine)
+    finally:
+        event.remove(Database, "before_cursor_execute", note)
+    assert statements == []
+    assert answer == search_in_thread(engine)
+    assert list_names(answer)[0] == "p000"
+
+
+def test_what_this_process_has_changed_counts_from_the_commit_on(engine: Engine, gallery: GalleryWriter) -> None:
+    search_from_memory(engine)
+    with writing(gallery.resources.database) as session:
+        change_subject(session, "staff", "p000", SubjectIn(consent=False))
+    with pytest.raises(DatabaseNeeded):
+        search_from_memory(engine)
+    assert "p000" not in list_names(search_in_thread(engine))
+
+
+def test_a_collection_that_this_process_has_deleted_is_not_searched(engine: Engine, gallery: GalleryWriter) -> None:
+    search_from_memory(engine)
+    with writing(gallery.resources.database) as session:
+        delete_collection(session, "staff")
+    with pytest.raises(DatabaseNeeded):
+        search_from_memory(engine)
+    with pytest.raises(NotFound):
+        search_in_thread(engine)
+
+
+def test_a_change_that_was_rolled_back_does_not_count(engine: Engine, gallery: GalleryWriter) -> None:
+    def refuse_and_fail() -> None:
+        with writing(gallery.resources.database) as session:
+            change_subject(session, "staff", "p000", SubjectIn(consent=False))
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        refuse_and_fail()
+    assert list_names(search_from_memory(engine))[0] == "p000"
+
+
+def test_a_search_that_asks_to_see_a_later_change_waits_in_a_thread(engine: Engine) -> None:
+    search_from_memory(engine, change=1)
+    with pytest.raises(DatabaseNeeded):
+        search_from_memory(engine, change=2)
+
+
+@pytest.mark.parametrize("params", [{"limit": 51}, {"m": 1}, {"include": ["crop"]}, {"max_latency_ms": 1}], ids=str)
+def test_a_search_that_may_take_long_goes_to_a_thread(engine: Engine, params: dict[str, object]) -> None:
+    context = SearchContext(engine, None)
+    search_by_vector(context, "staff", ROWS[0].tolist(), QuerySearchParams())
+    with pytest.raises(DatabaseNeeded):
+        search_by_vector(context, "staff", ROWS[0].tolist(), QuerySearchParams.model_validate(params))
+
+
+def test_a_search_of_a_slow_index_goes_to_a_thread(engine: Engine) -> None:
+    with engine.use("staff") as serving:
+        serving.loaded_index.search_seconds = 1000.0
+    with pytest.raises(DatabaseNeeded):
+        search_from_memory(engine)
+    for _ in range(80):
+        search_in_thread(engine)
+    search_from_memory(engine)
+
+
+@pytest.mark.parametrize("name", [("ada", "ada"), ("ada", None), ("ada", ""), ("ada", "no. 1"), ("\U0001f600", "é")])
+def test_a_name_is_what_it_was_encoded_from(name: tuple[str, str | None]) -> None:
+    assert SubjectName.decode(SubjectName(*name).encode()) == name
+
+
+def test_a_text_column_drops_what_is_not_taken() -> None:
+    texts = [b"", b"one", b"two", "drei\u00df".encode(), b"four" * 20]
+    column = TextColumn.join([TextColumn.of(texts[:2]), TextColumn.of([]), TextColumn.of(texts[2:])])
+    assert [column[i] for i in range(5)] == texts
+    taken = column.take(np.array([3, 1, 0]))
+    assert [taken[i] for i in range(3)] == [texts[3], texts[1], b""]
+    assert len(taken.block) == len(texts[3]) + 3
