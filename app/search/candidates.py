@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from sqlalchemy.orm import Session
 
+from app.db.immediate import require_session
 from app.search.corrections import Corrections, add_joined_faces, find_corrections
 from app.search.criteria import Criteria, MixedNeighbours, search_mix
 from app.search.enrolled_faces import filter_faces, read_faces
 from app.search.params import SearchParams
 from app.serving.deployments import SearchEffort, ServedModel
 from app.serving.faces.face_table import EnrolledFace
-from app.db.immediate import require_session
 from ml.identification.searches import FACES_PER_SEARCH
 from ml.indexes import choose_operating_point
 from ml.indexes.base import Neighbours

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy.orm import Session
 
+from app.db.immediate import require_session
 from app.db.tables import BUILT_IN_TASK
 from app.errors import Conflict
 from app.publishing.pointers import filter_enabled_tasks
@@ -16,7 +17,6 @@ from app.search import enrolled_faces
 from app.search.decision import AcceptanceThreshold, make_pair_threshold, make_person_threshold
 from app.search.params import SearchParams
 from app.serving.deployments import SearchEffort, ServedModel
-from app.db.immediate import require_session
 from app.serving.scores import Scores
 from ml.distances import EUCLIDEAN
 from ml.indexes.base import Neighbours

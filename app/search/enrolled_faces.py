@@ -7,13 +7,13 @@ import numpy as np
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
+from app.db.immediate import require_session
 from app.db.tables import Collection, Embedding, Face, Subject, now
 from app.errors import Busy, NotFound
 from app.galleries.retention import may_be_used
 from app.search.filters import Filter
 from app.serving.deployments import ServedModel
 from app.serving.faces.face_table import EnrolledFace
-from app.db.immediate import require_session
 from app.serving.loaded_index import LoadedIndex
 from app.storage.blob_store import Blobs
 from app.storage.embedding_codec import decode_embeddings

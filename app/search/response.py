@@ -8,6 +8,7 @@ from fastapi import Response
 from pydantic_core import to_json
 from starlette.background import BackgroundTask
 
+from app.db.immediate import require_session
 from app.db.lookups import get_collection
 from app.deps.shared_schemas import BoundingBox
 from app.search.context import SearchContext
@@ -18,7 +19,6 @@ from app.search.explanation import explain_matches, list_crop_kinds
 from app.search.matching import SearchHits
 from app.search.params import MAX_EXPLAINED_PER_PHOTO, SearchParams
 from app.search.schemas import FaceResult, SearchOut, TaskShare, VerifyOut
-from app.db.immediate import require_session
 from ml import images
 from ml.types import CropKind, Crops
 

@@ -6,22 +6,22 @@ from fastapi import APIRouter, Depends, Path, Query, Response
 from fastapi.concurrency import run_in_threadpool
 
 from app.db.field_types import CollectionName, FaceName
+from app.db.immediate import DatabaseNeeded
 from app.deps import CallerDep, EngineDep
 from app.deps.admission.work import SEARCHES
 from app.deps.audit import audit_as
-from app.deps.server.change_number import ChangeNumber
 from app.deps.headers import describe_headers
 from app.deps.photos import PhotoIn, PhotosIn, describe_bodies, read_photos
 from app.deps.problems import declare_problems
 from app.deps.roles import LARGE_JSON, PHOTO, READ, READER
 from app.deps.scopes import COLLECTION
+from app.deps.server.change_number import ChangeNumber
 from app.search import service
 from app.search.context import SearchContext, open_context
 from app.search.params import PhotoSearchParams, QuerySearchParams, SearchParams, VectorIn, VerifyParams
 from app.search.response import json_response
 from app.search.schemas import SearchOut, VerifyOut
 from app.serving.engine import Engine
-from app.db.immediate import DatabaseNeeded
 
 router = APIRouter(prefix="/v1", tags=["search"])
 CollectionId = Annotated[CollectionName, Path(alias="collection")]

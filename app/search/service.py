@@ -8,6 +8,7 @@ import numpy as np
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.db.immediate import DatabaseNeeded, require_session
 from app.db.tables import Collection, Face, Subject, now
 from app.errors import Invalid, NotFound
 from app.galleries.retention import may_be_used
@@ -24,7 +25,6 @@ from app.search.schemas import Correction, SearchOut, VerifyOut
 from app.search.shadow.shadowed_search import queue_comparison
 from app.serving.deployments import ServedModel
 from app.serving.faces.face_table import EnrolledFace
-from app.db.immediate import DatabaseNeeded, require_session
 from ml.types import AlignedFace, Rows
 
 MAX_COMPARED_FACES = 1000

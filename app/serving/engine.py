@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from app.db.immediate import DatabaseNeeded
 from app.db.lookups import get_collection
 from app.db.session import reading
 from app.db.tables import POINTERS, Deployment, now
@@ -14,7 +15,6 @@ from app.resources import Resources
 from app.serving.batching import Slots
 from app.serving.deployments import RecentlyRequested, Registry, ServedDeployment, ServedModel
 from app.serving.follower import IndexFollower
-from app.db.immediate import DatabaseNeeded
 from app.serving.label_constraints import leave_out, leave_out_refused
 from app.serving.limits.photo_admission import LARGE_PHOTO_PIXELS, PhotoAdmission
 from app.serving.limits.photo_failures import report_photo_failure

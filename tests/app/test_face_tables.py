@@ -9,6 +9,7 @@ from sqlalchemy import Engine as Database
 from sqlalchemy import event, select, update
 
 from app.collections.service import delete_collection
+from app.db.immediate import DatabaseNeeded
 from app.db.session import reading, writing
 from app.db.tables import Collection, Face, Subject, now
 from app.errors import NotFound
@@ -26,7 +27,6 @@ from app.serving.faces import face_table
 from app.serving.faces.columns import SubjectName, TextColumn
 from app.serving.faces.face_table import FaceTable
 from app.serving.faces.face_table_loader import CollectionKey, load_table, update_table
-from app.db.immediate import DatabaseNeeded
 from app.subjects.schemas import SubjectIn
 from app.subjects.service import change_subject, merge_subjects
 from tests.databases import delete_collections
