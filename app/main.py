@@ -56,6 +56,7 @@ from app.models.routes import router as models
 from app.recognisers.routes import router as recognisers
 from app.resources import Resources, open_resources
 from app.search.routes import router as search
+from app.search.vector_routes import router as vector_search
 from app.serving.engine import open_engine
 from app.shadow_comparisons.routes import router as shadow_comparisons
 from app.storage.audit_log.spool import LOST_ENTRIES
@@ -72,7 +73,8 @@ from ml.errors import LikenessError
 log = logging.getLogger("likeness.api")
 
 ROUTERS = (
-    search,  # first: each request tries the routers in turn
+    vector_search,  # first: each request tries the routers in turn
+    search,
     health,
     access,
     audit,

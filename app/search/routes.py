@@ -1,27 +1,24 @@
-"""Search 1:N by photo, by enrolled face and by vector, and verify 1:1."""
+"""Search 1:N by photo and by enrolled face, and verify 1:1."""
 
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Response
-from fastapi.concurrency import run_in_threadpool
 
 from app.db.field_types import CollectionName, FaceName
-from app.db.immediate import DatabaseNeeded
 from app.deps import CallerDep, EngineDep
 from app.deps.admission.work import SEARCHES
 from app.deps.audit import audit_as
 from app.deps.headers import describe_headers
 from app.deps.photos import PhotoIn, PhotosIn, describe_bodies, read_photos
 from app.deps.problems import declare_problems
-from app.deps.roles import LARGE_JSON, PHOTO, READ, READER
+from app.deps.roles import PHOTO, READ, READER
 from app.deps.scopes import COLLECTION
 from app.deps.server.change_number import ChangeNumber
 from app.search import service
-from app.search.context import SearchContext, open_context
-from app.search.params import PhotoSearchParams, QuerySearchParams, SearchParams, VectorIn, VerifyParams
+from app.search.context import open_context
+from app.search.params import PhotoSearchParams, SearchParams, VerifyParams
 from app.search.response import json_response
 from app.search.schemas import SearchOut, VerifyOut
-from app.serving.engine import Engine
 
 router = APIRouter(prefix="/v1", tags=["search"])
 CollectionId = Annotated[CollectionName, Path(alias="collection")]
@@ -95,38 +92,6 @@ def search_by_face(
     """Returns the people nearest to an enrolled face. The face itself is left out."""
     with open_context(engine, change) as context:
         return json_response(context, service.search_by_face(context, collection, face_id, params))
-
-
-@router.post(
-    "/collections/{collection}/search:by-embedding",
-    summary="Search with a vector",
-    response_model=SearchOut,
-    openapi_extra=BY_FACE | LARGE_JSON | audit_as("search.vector"),
-    responses=SEARCH_HEADERS,
-)
-async def search_by_vector(
-    collection: CollectionId,
-    body: VectorIn,
-    params: Annotated[QuerySearchParams, Query()],
-    engine: EngineDep,
-    change: ChangeNumber = None,
-) -> Response:
-    """Returns the enrolled people nearest to a vector in the space of the model's embeddings.
-
-    A vector of another length is answered with 422 and the number of values that are needed.
-    """
-    context = SearchContext(engine, None, change)
-    try:
-        return json_response(context, service.search_by_vector(context, collection, body.vector, params))
-    except DatabaseNeeded:
-        return await run_in_threadpool(_search_by_vector_in_thread, engine, change, collection, body, params)
-
-
-def _search_by_vector_in_thread(
-    engine: Engine, change: int | None, collection: str, body: VectorIn, params: QuerySearchParams
-) -> Response:
-    with open_context(engine, change) as context:
-        return json_response(context, service.search_by_vector(context, collection, body.vector, params))
 
 
 @router.post(

@@ -1,14 +1,18 @@
 """The faces in memory agree with the tables after every change, and a search needs nothing else."""
 
+import json
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from sqlalchemy import Engine as Database
 from sqlalchemy import event, select, update
 
+from app.access import keys
 from app.collections.service import delete_collection
 from app.db.immediate import DatabaseNeeded
 from app.db.session import reading, writing
@@ -16,6 +20,7 @@ from app.db.tables import Collection, Face, Subject, now
 from app.errors import NotFound
 from app.galleries.subjects import erase_faces
 from app.resources import Resources
+from app.search import vector_routes
 from app.search.context import SearchContext, open_context
 from app.search.enrolled_faces import query_faces
 from app.search.params import QuerySearchParams
@@ -32,6 +37,7 @@ from app.subjects.schemas import SubjectIn
 from app.subjects.service import change_subject, merge_subjects
 from tests.databases import delete_collections
 from tests.rows import GalleryWriter, make_model, people
+from tests.service import serve_api
 
 MODEL = make_model("m-one")
 ROWS, NAMES = people(20, 3)
@@ -42,8 +48,6 @@ def resources(lasting: Resources) -> Iterator[Resources]:
     """Resources whose tables are emptied after each test, since one engine after the other follows them."""
     yield lasting
     delete_collections(lasting.database)
-    for file in lasting.indexes.iterdir():
-        file.unlink()
 
 
 @pytest.fixture
@@ -66,6 +70,17 @@ def engine(gallery: GalleryWriter, monkeypatch: pytest.MonkeyPatch) -> Iterator[
             time.sleep(0.01)
         opened.follower.step = lambda: None  # type: ignore[method-assign]
         yield opened
+
+
+@pytest.fixture(scope="module")
+def client(lasting: Resources) -> Iterator[httpx.Client]:
+    """A client of an API whose indexes all count as fast, however slow this machine is."""
+    with writing(lasting.database) as session:
+        secret = keys.create_key(session, "reader", "test")[1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("app.serving.engine.MAX_IMMEDIATE_SECONDS", 10.0)
+        with serve_api(lasting.settings) as url, httpx.Client(base_url=url, headers={"x-api-key": secret}) as opened:
+            yield opened
 
 
 def search_in_thread(engine: Engine, change: int | None = None) -> SearchOut:
@@ -232,3 +247,53 @@ def test_a_text_column_drops_what_is_not_taken() -> None:
     taken = column.take(np.array([3, 1, 0]))
     assert [taken[i] for i in range(3)] == [texts[3], texts[1], b""]
     assert len(taken.block) == len(texts[3]) + 3
+
+
+QUERIES = ("", "?limit=3", "?limit=3&group_by=face&task=identity&source=door", "?fpir=0.5", "?limit=50")
+UNUSUAL = (
+    "?limit=3&limit=4",
+    "?limit=51",
+    "?limit=",
+    "?limit=x",
+    "?sort=1",
+    "?fpir=0.1&fmr=0.1",
+    "?filter=%7B%7D",
+    "?m=1",
+)
+BODIES = (
+    b'{"vector": [1, 2.5]}',
+    b'{"vector": []}',
+    b'{"vector": [1], "k": 3}',
+    b"{",
+    b'{"vector": ["1"]}',
+    b'{"vector": [NaN]}',
+)
+
+
+@pytest.mark.parametrize("query", [*QUERIES, *UNUSUAL])
+def test_a_search_on_the_event_loop_is_answered_as_in_a_thread(
+    client: httpx.Client, gallery: GalleryWriter, query: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = f"/v1/collections/staff/search:by-embedding{query}"
+    bodies = [json.dumps({"vector": ROWS[0].tolist()}).encode(), *BODIES]
+
+    headers = {"content-type": "application/json", "x-request-id": "same"}
+
+    def ask() -> list[tuple[int, dict[str, Any], str | None]]:
+        answers = [client.post(path, content=body, headers=headers) for body in bodies]
+        return [(answer.status_code, answer.json(), answer.headers.get("x-model")) for answer in answers]
+
+    limit = time.monotonic() + 20
+    while client.post("/v1/collections/staff/search:by-embedding", content=bodies[0], headers=headers).is_error:
+        assert time.monotonic() < limit
+    on_the_loop = ask()
+    monkeypatch.setattr(vector_routes, "_parse_short", lambda _: None)
+    assert on_the_loop == ask()
+
+
+def test_short_queries_are_parsed_once() -> None:
+    for query in QUERIES:
+        params = vector_routes._parse_short(query[1:].encode())
+        assert params is not None
+        assert params is vector_routes._parse_short(query[1:].encode())
+    assert [vector_routes._parse_short(query[1:].encode()) for query in UNUSUAL if query != "?limit=51"] == [None] * 7

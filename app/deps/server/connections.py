@@ -2,10 +2,12 @@
 
 import asyncio
 from collections import Counter
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Protocol
 
 SWEEP_SECONDS = 1.0
+MAX_CACHED_ADDRESSES = 4096
 REFUSED_SHARE = 4
 """One refused connection for so many accepted ones may stay open until its client has read why."""
 IPV6_SITE_BITS = 64
@@ -70,6 +72,7 @@ class ConnectionRegister:
             self._schedule_sweep()
 
 
+@lru_cache(MAX_CACHED_ADDRESSES)
 def parse_address(host: str) -> IPv4Address | IPv6Address | None:
     """Return the address of a client; None for any other text, as a proxy may pass on what a client has written."""
     try:
@@ -79,6 +82,7 @@ def parse_address(host: str) -> IPv4Address | IPv6Address | None:
     return getattr(address, "ipv4_mapped", None) or address
 
 
+@lru_cache(MAX_CACHED_ADDRESSES)
 def group_address(host: str) -> str:
     """Return what a client is counted by: its IPv4 address or IPv6 network; empty, for all together, if it has none."""
     address = parse_address(host)

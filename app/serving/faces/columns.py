@@ -95,6 +95,13 @@ class SubjectColumns:
         """Make the columns of subjects in the order of their pks."""
         return cls(np.array(pks, np.int64), TextColumn.of(names), np.array(ends_of_use, np.float64))
 
+    def read(self, position: int) -> tuple[int | None, str | None, str | None]:
+        """Return pk, id and external id of a subject; nothing for the position -1."""
+        if position < 0:
+            return None, None, None
+        name = SubjectName.decode(self.names[position])
+        return int(self.pks[position]), name.id, name.external_id
+
     def keep(self, positions: Positions) -> Self:
         """Return the subjects at these positions, some of which may be -1 or the same."""
         kept = np.unique(positions[positions >= 0]).astype(np.int64)
@@ -148,12 +155,12 @@ class FaceColumns:
         order = np.argsort(self.subject_positions, kind="stable").astype(np.int32)
         return order, self.subject_positions[order]
 
-    def find(self, pks: Ids) -> list[int]:
-        """Return the positions of these faces, -1 for those that are not here."""
+    def find(self, pks: Ids) -> Ids:
+        """Return the positions of those of these faces that are here."""
         if not len(self.pks):
-            return [-1] * len(pks)
+            return np.empty(0, np.int64)
         positions = np.minimum(np.searchsorted(self.pks, pks), len(self.pks) - 1)
-        return np.where(self.pks[positions] == pks, positions, -1).tolist()  # type: ignore[no-any-return]
+        return np.asarray(positions[self.pks[positions] == pks], np.int64)
 
     def find_faces_of(self, subject_pk: int) -> Positions:
         """Return the positions of the faces of a subject."""

@@ -70,12 +70,15 @@ class FaceTable:
 
         at: seconds since 1970
         """
-        faces = {}
-        for pk, position in zip(pks.tolist(), self.columns.find(pks), strict=True):
-            known = self._find(pk, position)
-            if known is not None and known.end_of_use > at:
-                faces[pk] = known.face
-        return faces
+        if not self.changed:
+            return self._read_columns(self.columns.find(pks), at)
+        unchanged, faces = [], {}
+        for pk in pks.tolist():
+            if pk not in self.changed:
+                unchanged.append(pk)
+            elif (changed := self.changed[pk]) is not None and changed.end_of_use > at:
+                faces[pk] = changed.face
+        return faces | self._read_columns(self.columns.find(np.array(unchanged, np.int64)), at)
 
     def list_gallery_faces(self, subject_pk: int) -> list[int]:
         """Return the pks of a subject's faces, without distractors."""
@@ -98,22 +101,26 @@ class FaceTable:
                 changed_of.setdefault(known.face.subject_pk, set()).add(pk)
         return FaceTable(change, self.columns, faces, {s: frozenset(pks) for s, pks in changed_of.items()})
 
-    def _find(self, pk: int, position: int) -> ChangedFace | None:
-        """Return a face as it was changed, or else as it is in the columns, where its position is -1 if it is not."""
-        if pk in self.changed:
-            return self.changed[pk]
-        return self._read_columns(position) if position >= 0 else None
-
-    def _read_columns(self, position: int) -> ChangedFace:
+    def _read_columns(self, positions: Ids, at: float) -> dict[int, EnrolledFace]:
+        """Return pk -> face of the faces at these positions whose end of use has not come."""
         columns, subjects = self.columns, self.columns.subjects
-        role = DISTRACTOR if columns.are_distractors[position] else GALLERY
-        pk, face_id = int(columns.pks[position]), columns.face_ids[position].decode()
-        subject = int(columns.subject_positions[position])
-        if subject < 0:
-            return ChangedFace(EnrolledFace(pk, face_id, role, None, None, None), math.inf)
-        name = SubjectName.decode(subjects.names[subject])
-        face = EnrolledFace(pk, face_id, role, int(subjects.pks[subject]), name.id, name.external_id)
-        return ChangedFace(face, float(subjects.ends_of_use[subject]))
+        of_subject = columns.subject_positions[positions]
+        has_ended = (of_subject >= 0) & (np.append(subjects.ends_of_use, math.inf)[of_subject] <= at)
+        if has_ended.any():
+            positions, of_subject = positions[~has_ended], of_subject[~has_ended]
+        numbers = of_subject.tolist()
+        names = {number: subjects.read(number) for number in set(numbers)}
+        faces = zip(
+            columns.pks[positions].tolist(),
+            columns.face_ids[positions].tolist(),
+            columns.are_distractors[positions].tolist(),
+            numbers,
+            strict=True,
+        )
+        return {
+            pk: EnrolledFace(pk, face_id.decode(), DISTRACTOR if is_distractor else GALLERY, *names[number])
+            for pk, face_id, is_distractor, number in faces
+        }
 
 
 EMPTY = FaceTable(
