@@ -104,7 +104,7 @@ class DeploymentSync:
         for index in served.indexes.values():
             self._update_index(index, row.change)
             self._swap_compensation(index, row)
-        self.registry.announce()
+        self._name_new_faces(row)
         if served.champion.key.model_id == row.champion:
             self._preload_models(row)
             self.compensation.renew_if_due(served.champion)
@@ -188,6 +188,14 @@ class DeploymentSync:
             served = replace(served, faces=faces, constraints=constraints)
             self.registry.put(served)
         return served
+
+    def _name_new_faces(self, row: DeploymentRow) -> None:
+        """Read the names of faces that were enrolled since the row was read, and that an index has already."""
+        served = self.registry.get(row.key)
+        change = max(index.state.change for index in served.indexes.values()) if served and served.indexes else 0
+        if served is not None and change > served.faces.change:
+            self.registry.put(replace(served, faces=self.face_tables.bring_to(row.collection_key, change)))
+        self.registry.announce()
 
     def _update_constraints(self, constraints: ServedConstraints, row: DeploymentRow) -> ServedConstraints:
         """Read the labels of the deployment's task if they have changed.

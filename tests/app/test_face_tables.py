@@ -284,7 +284,8 @@ def test_a_search_on_the_event_loop_is_answered_as_in_a_thread(
         return [(answer.status_code, answer.json(), answer.headers.get("x-model")) for answer in answers]
 
     limit = time.monotonic() + 20
-    while client.post("/v1/collections/staff/search:by-embedding", content=bodies[0], headers=headers).is_error:
+    whole = "/v1/collections/staff/search:by-embedding"
+    while '"index_generation":"1.1"' not in client.post(whole, content=bodies[0], headers=headers).text:
         assert time.monotonic() < limit
     on_the_loop = ask()
     monkeypatch.setattr(vector_routes, "_parse_short", lambda _: None)
