@@ -18,6 +18,8 @@ REQUEST_THREADS = 40
 """The number of threads that Starlette has. With fewer connections, requests would wait for one."""
 FAULTY_STATEMENT_STATES = ("42", "54")
 """The classes of PostgreSQL's errors that a repetition does not help: wrong statements, and too complex ones."""
+CACHED_STATEMENTS = 48
+"""Of each connection to SQLite. The last connection that was returned is used first, so that few hold any."""
 BUSY_TIMEOUT_MS = 10_000
 WRITE_OPTIONS = {"writes": True}
 CHECK_OPTION = "check"
@@ -36,8 +38,9 @@ def open_database(url: str) -> Engine:
     database = create_engine(
         url,
         pool_size=REQUEST_THREADS + 24,
+        pool_use_lifo=True,
         hide_parameters=True,
-        connect_args={"check_same_thread": False},
+        connect_args={"check_same_thread": False, "cached_statements": CACHED_STATEMENTS},
         json_deserializer=parse_stored_json,
     )
     event.listen(database, "handle_error", report_damage)

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Select, Subquery, func, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
+from app.db.id_lists import select_ids
 from app.db.tables import Deployment, Face, Label
 from ml.labeller_reliability import Votes, estimate_reliability
 from ml.types import Ids, Rows
@@ -108,8 +109,10 @@ def decide_collection(session: Session, collection: str, task: str) -> LabelCons
     return decide_consensus(read_collection_votes(session, collection, task), read_rule(session, collection, task))
 
 
-def read_collection_votes(session: Session, collection: str, task: str) -> Votes:
+def read_collection_votes(session: Session, collection: str, task: str, labeller: str | None = None) -> Votes:
     """Read the votes on the pairs of a collection's faces that count now. A labeller's last label of a pair counts.
+
+    labeller: only the pairs that this labeller has judged too
 
     Each face is looked up by its key. PostgreSQL may join all labels with all faces of the collection while it has no
     statistics of new tables.
@@ -117,6 +120,11 @@ def read_collection_votes(session: Session, collection: str, task: str) -> Votes
     standing = select(Label.face_a, Label.face_b, Label.by, Label.same).where(
         Label.task == task, Label.withdrawn_at.is_(None)
     )
+    if labeller is not None:
+        own = aliased(Label)
+        judged = select(own.face_a, own.face_b).where(own.by == labeller, own.task == task, own.withdrawn_at.is_(None))
+        pairs = judged.distinct().subquery()
+        standing = standing.join(pairs, (pairs.c.face_a == Label.face_a) & (pairs.c.face_b == Label.face_b))
     for pk in (Label.face_a, Label.face_b):
         standing = standing.where(select(Face.collection_id).where(Face.pk == pk).scalar_subquery() == collection)
     return _collect_votes(session.execute(standing.order_by(Label.pk)))
@@ -171,6 +179,6 @@ def _collect_votes(labels: Iterable[tuple[int, int, str, bool]]) -> Votes:
 
 def _iterate_labels(session: Session, pks: list[int]) -> Iterable[tuple[int, int, str, bool]]:
     for start in range(0, len(pks), LABELS_PER_QUERY):
-        chunk = Label.pk.in_(pks[start : start + LABELS_PER_QUERY])
+        chunk = Label.pk.in_(select_ids(session, pks[start : start + LABELS_PER_QUERY]))
         rows = select(Label.face_a, Label.face_b, Label.by, Label.same).where(chunk, Label.withdrawn_at.is_(None))
         yield from session.execute(rows.order_by(Label.pk))

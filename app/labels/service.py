@@ -6,6 +6,7 @@ from typing import NamedTuple
 from sqlalchemy import ColumnElement, insert, or_, select, tuple_, update
 from sqlalchemy.orm import Session
 
+from app.db.id_lists import select_ids
 from app.db.tables import Collection, Face, Label, Task
 from app.db.written_changes import note_raised
 from app.deps.caller import Caller
@@ -56,7 +57,7 @@ def add_labels(
 def _read_faces(session: Session, face_ids: Sequence[str]) -> dict[str, LabelledFace]:
     by_id = {}
     for start in range(0, len(face_ids), ROWS_PER_STATEMENT):
-        chunk = Face.face_id.in_(face_ids[start : start + ROWS_PER_STATEMENT])
+        chunk = Face.face_id.in_(select_ids(session, face_ids[start : start + ROWS_PER_STATEMENT]))
         for face_id, pk, collection in session.execute(select(Face.face_id, Face.pk, Face.collection_id).where(chunk)):
             by_id[face_id] = LabelledFace(pk, collection)
     return by_id

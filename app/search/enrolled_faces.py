@@ -7,9 +7,11 @@ import numpy as np
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
+from app.db.id_lists import select_ids, select_ids_parameter
 from app.db.immediate import require_session
+from app.db.statement_limits import StatementTooSlow, limit_statements
 from app.db.tables import Collection, Embedding, Face, Subject, now
-from app.errors import Busy, NotFound
+from app.errors import Busy, Invalid, NotFound
 from app.galleries.retention import may_be_used
 from app.search.filters import Filter
 from app.serving.deployments import ServedModel
@@ -22,15 +24,18 @@ from ml.identification.templates import BYTES_PER_DIM, PersonTemplate
 from ml.types import CropKind, Ids, Rows
 
 MAX_ROWS_PER_QUERY = 10_000
+MAX_FILTER_SECONDS = 10.0
 MAX_CACHED_TEMPLATE_BYTES = 64 * 2**20
 PhotoFace = tuple[str, int]
 """The id of a photo, and the number of a face in it."""
 FACES, SUBJECTS = Face.__table__.c, Subject.__table__.c  # plain columns: thousands of rows need no ORM objects
-FACES_QUERY = (
-    select(FACES.pk, FACES.face_id, FACES.role, FACES.subject_pk, SUBJECTS.id, SUBJECTS.external_id)
-    .select_from(Face.__table__.outerjoin(Subject.__table__, SUBJECTS.pk == FACES.subject_pk))
-    .where(FACES.pk.in_(bindparam("pks", expanding=True)), may_be_used(bindparam("now")))
-)
+SHOWN_COLUMNS = select(
+    FACES.pk, FACES.face_id, FACES.role, FACES.subject_pk, SUBJECTS.id, SUBJECTS.external_id
+).select_from(Face.__table__.outerjoin(Subject.__table__, SUBJECTS.pk == FACES.subject_pk))
+FACES_QUERIES = {
+    dialect: SHOWN_COLUMNS.where(FACES.pk.in_(select_ids_parameter(dialect, "pks")), may_be_used(bindparam("now")))
+    for dialect in ("sqlite", "postgresql")
+}
 
 
 def read_faces(session: Session | None, served: ServedModel, pks: Ids) -> dict[int, EnrolledFace]:
@@ -49,21 +54,32 @@ def query_faces(session: Session, pks: Sequence[int]) -> dict[int, EnrolledFace]
     The pks come from the index of one collection. A filter by the collection would make SQLite scan all of it.
     """
     faces: dict[int, EnrolledFace] = {}
+    query = FACES_QUERIES[session.get_bind().dialect.name]
     for start in range(0, len(pks), MAX_ROWS_PER_QUERY):
         values = {"pks": pks[start : start + MAX_ROWS_PER_QUERY], "now": now()}
-        rows = session.connection().execute(FACES_QUERY, values).all()
+        rows = session.connection().execute(query, values).all()
         faces.update((row[0], EnrolledFace._make(row)) for row in rows)
     return faces
 
 
 def filter_faces(session: Session | None, collection: str, wanted: Filter | None) -> Ids | None:
-    """Return the pks of the faces that the filter allows; None means all. Raises DatabaseNeeded."""
+    """Return the pks of the faces that the filter allows; None means all.
+
+    Raises DatabaseNeeded, Invalid if it takes too long.
+    """
     if wanted is None:
         return None
     session = require_session(session)
     chosen = select(Face.pk).outerjoin(Subject, Subject.pk == Face.subject_pk).where(Face.collection_id == collection)
     chosen = chosen.where(*wanted.clauses(session.get_bind().dialect.name))
-    return np.array(session.scalars(chosen).all(), np.int64)
+    try:
+        with limit_statements(session, MAX_FILTER_SECONDS):
+            return np.array(session.scalars(chosen).all(), np.int64)
+    except StatementTooSlow as error:
+        raise Invalid(
+            f"the filter takes more than {MAX_FILTER_SECONDS:.0f} seconds in this collection: state fewer conditions "
+            "on metadata, or keep less metadata with each face"
+        ) from error
 
 
 def get_face(session: Session, collection: str, face_id: str) -> Face:
@@ -93,7 +109,8 @@ def read_embeddings(session: Session, served: ServedModel, pks: Sequence[int]) -
     chosen = chosen.where(Embedding.model_id == key.model_id, Embedding.task == key.task)
     embeddings: dict[int, Rows] = {}
     for start in range(0, len(pks), MAX_ROWS_PER_QUERY):
-        rows = session.execute(chosen.where(Embedding.face_pk.in_(pks[start : start + MAX_ROWS_PER_QUERY]))).all()
+        part = select_ids(session, pks[start : start + MAX_ROWS_PER_QUERY])
+        rows = session.execute(chosen.where(Embedding.face_pk.in_(part))).all()
         vectors = decode_embeddings([row.vector for row in rows], served.index.dim)
         vectors = served.correct(vectors, [row.source for row in rows])
         embeddings.update(zip((row.face_pk for row in rows), vectors, strict=True))
@@ -149,8 +166,9 @@ def _read_faces_of(session: Session | None, served: ServedModel, owners: Sequenc
     if served.faces is not None:
         named = [(2 * subject, pk) for subject in subjects for pk in served.faces.list_gallery_faces(subject)]
     else:
-        chosen = select(Face.subject_pk, Face.pk).where(Face.subject_pk.in_(subjects), Face.role != "distractor")
-        rows = require_session(session).execute(chosen)
+        session = require_session(session)
+        named_here = Face.subject_pk.in_(select_ids(session, subjects))
+        rows = session.execute(select(Face.subject_pk, Face.pk).where(named_here, Face.role != "distractor"))
         named = [(2 * subject, pk) for subject, pk in rows if subject is not None]
     return named + [(owner, owner // 2) for owner in owners if owner % 2]
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from sqlalchemy import not_, select
 from sqlalchemy.orm import Session
 
+from app.db.id_lists import select_ids
 from app.db.tables import BUILT_IN_TASK, Collection, Face, Subject, now
 from app.galleries import label_consensus
 from app.galleries.retention import find_end_of_use, may_be_used
@@ -177,7 +178,8 @@ def _read_faces(session: Session, pks: Sequence[int]) -> dict[int, ConstrainedFa
         Subject, Subject.pk == Face.subject_pk
     )
     for start in range(0, len(pks), FACES_PER_QUERY):
-        for row in session.execute(chosen.where(Face.pk.in_(pks[start : start + FACES_PER_QUERY]))):
+        part = select_ids(session, pks[start : start + FACES_PER_QUERY])
+        for row in session.execute(chosen.where(Face.pk.in_(part))):
             subject = None if row.subject_pk is None else (row.id, row.external_id)
             end = find_end_of_use(row.consent, row.retain_until)
             faces[row.pk] = ConstrainedFace(row.pk, row.face_id, row.role, row.subject_pk, subject, end)

@@ -10,7 +10,7 @@ import pytest
 
 from app.db.session import reading
 from app.db.tables import Collection
-from app.galleries.label_consensus import decide_collection
+from app.galleries.label_consensus import decide_collection, read_collection_votes
 from app.learning.plan import Source
 from app.learning.plan_resolution import make_plan
 from app.learning.training_request import TrainingRequest
@@ -159,6 +159,16 @@ def test_votes_without_weight_do_not_count_towards_the_quorum(staff: Staff) -> N
     assert staff.find_subjects()[0] == "p0"
     staff.label("ben", (staff.stranger, first, False))
     assert staff.find_subjects()[0] == "p1"
+
+
+def test_taking_a_labeller_back_reads_only_the_pairs_that_they_have_judged(staff: Staff) -> None:
+    first, second, third, *_ = staff.subject_of
+    staff.label("mallory", (staff.stranger, first, False), (second, third, True))
+    staff.label("ana", (second, third, False), (first, third, False), (first, second, False))
+    with reading(staff.service.resources.database) as session:
+        votes = read_collection_votes(session, "staff", "identity", labeller="mallory")
+        assert len(read_collection_votes(session, "staff", "identity")) == 4
+    assert sorted(sorted(of_pair) for of_pair in votes.values()) == [["ana", "mallory"], ["mallory"]]
 
 
 def test_taking_a_labeller_back_lists_what_it_changes_and_acts_in_the_next_search(staff: Staff) -> None:

@@ -21,6 +21,19 @@ def test_a_connection_in_use_is_closed_when_it_is_returned_to_a_closed_database(
     assert [is_closed(connection) for connection in closed] == [True, True]
 
 
+def test_the_connection_that_was_returned_last_is_used_first(settings: Settings) -> None:
+    settings.home.mkdir(parents=True, exist_ok=True)
+    database = open_database(settings.database)
+    if database.dialect.name == "sqlite":
+        with database.connect() as first, database.connect() as second:
+            last = first.connection.driver_connection
+            assert second.connection.driver_connection is not last
+        for _ in range(2):
+            with database.connect() as again:
+                assert again.connection.driver_connection is last
+    close_database(database)
+
+
 def is_closed(connection: object) -> bool:
     try:
         connection.execute("select 1")  # type: ignore[attr-defined]

@@ -1,0 +1,49 @@
+"""Statements that take too long are stopped, on SQLite and on PostgreSQL."""
+
+import pytest
+from sqlalchemy import Engine, text
+
+from app.db.session import reading
+from app.db.statement_limits import StatementTooSlow, limit_statements
+from app.errors import Invalid
+from app.resources import Resources
+from app.search import enrolled_faces
+from app.search.filters import Filter
+from tests.gallery import enrol
+
+ENDLESS = text("WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n")
+
+
+@pytest.fixture
+def database(resources: Resources) -> Engine:
+    return resources.database
+
+
+def test_a_statement_without_an_end_is_stopped(database: Engine) -> None:
+    with reading(database) as session, pytest.raises(StatementTooSlow), limit_statements(session, 0.1):
+        session.scalar(ENDLESS)
+    with reading(database) as session:
+        assert session.scalar(text("SELECT 1")) == 1
+
+
+def test_the_limit_ends_with_its_block(database: Engine) -> None:
+    with reading(database) as session:
+        with limit_statements(session, 0.1):
+            assert session.scalar(text("SELECT 1")) == 1
+        first = text(f"SELECT count(*) FROM ({ENDLESS.text.replace('count(*)', 'x')} LIMIT 2000000) AS firsts")
+        assert session.scalar(first) == 2_000_000, "which takes longer than the limit"
+
+
+def test_a_filter_that_takes_too_long_is_refused(resources: Resources, monkeypatch: pytest.MonkeyPatch) -> None:
+    enrol(resources, "c", range(3), shots=1)
+    monkeypatch.setattr("app.db.statement_limits.INSTRUCTIONS_PER_CHECK", 1)
+    monkeypatch.setattr(enrolled_faces, "MAX_FILTER_SECONDS", 0.0001)
+    slow = Filter.model_validate({"metadata": {f"k{i}": {"ne": 1} for i in range(32)}})
+    if resources.database.dialect.name == "sqlite":
+        with reading(resources.database) as session, pytest.raises(Invalid, match="fewer conditions on metadata"):
+            enrolled_faces.filter_faces(session, "c", slow)
+    monkeypatch.setattr(enrolled_faces, "MAX_FILTER_SECONDS", 10.0)
+    with reading(resources.database) as session:
+        found = enrolled_faces.filter_faces(session, "c", slow)
+    assert found is not None
+    assert len(found) == 3
