@@ -19,7 +19,7 @@ from app.errors import Conflict, Forbidden, Invalid, NotFound
 from app.faces.schemas import EnrolledOut, FaceOut, FacePatch, FacesOut, UnindexedOut
 from app.faces.streaming import ReceivedImport
 from app.galleries import subjects
-from app.galleries.retention import check_enrolment, check_release, refuse_enrolment
+from app.galleries.retention import check_enrolment, check_release, check_unnaming, refuse_enrolment
 from app.publishing import pointers
 from app.queue.jobs import enqueue
 from app.queue.messages import ImportArchive
@@ -127,7 +127,8 @@ def change_face(session: Session, collection: str, face_id: str, patch: FacePatc
     """Change the fields that the patch states. Followers apply the change to their indexes.
 
     needs_consent: whether a subject that is given needs recorded consent
-    Raises NotFound, or Conflict if the given subject, or the one that the face has, may not be used any more.
+    Raises NotFound; Conflict if the given subject, or the one that the face has, may not be used any more, or if a face
+    whose subject has a `retain_until` is given to nobody.
     """
     gallery = pointers.lock_collection(session, collection)
     face = get_face(session, collection, face_id)
@@ -151,7 +152,10 @@ def _name_face(session: Session, gallery: Collection, face: Face, subject_id: st
     if subject is not None:
         check_enrolment(subject, needs_consent)
     if face.subject_pk is not None:
-        check_release(session.get_one(Subject, face.subject_pk))
+        present = session.get_one(Subject, face.subject_pk)
+        check_release(present)
+        if subject is None:
+            check_unnaming(present)
     subjects.name_faces(session, gallery, subject, Face.pk == face.pk)
 
 

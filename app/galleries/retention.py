@@ -7,8 +7,8 @@ from sqlalchemy import BindParameter, ColumnElement, or_
 from app.db.tables import Subject, now
 from app.errors import Conflict
 
-NO_CONSENT, RETENTION_ENDED = "NO_CONSENT", "RETENTION_ENDED"
-"""Why a photo of a person is not enrolled."""
+NO_CONSENT, RETENTION_ENDED, RETENTION_LIMITED = "NO_CONSENT", "RETENTION_ENDED", "RETENTION_LIMITED"
+"""Why a photo of a person is not enrolled, or why a face cannot be given to nobody."""
 REASONS = {
     NO_CONSENT: "consent is refused or was never recorded",
     RETENTION_ENDED: "the time until `retain_until` is over",
@@ -78,4 +78,18 @@ def check_release(subject: Subject) -> None:
             "change the subject first, if that is right",
             code="EnrolmentNotAllowed",
             reason=reason,
+        )
+
+
+def check_unnaming(subject: Subject) -> None:
+    """Check that a face of the subject may be given to nobody. Raises Conflict.
+
+    Without a subject a face has no `retain_until`, and would be kept for good.
+    """
+    if subject.retain_until is not None:
+        raise Conflict(
+            f"a face of subject {subject.id!r}, who has a `retain_until`, may not be given to nobody: it would be kept "
+            "after that time; delete the face, or give it to the subject whom it shows",
+            code="EnrolmentNotAllowed",
+            reason=RETENTION_LIMITED,
         )

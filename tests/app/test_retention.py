@@ -99,6 +99,21 @@ def test_no_other_name_makes_a_refused_face_findable(
     assert client.patch(face, json={"subject": subject}).status_code == 200, "a wrong name can be corrected"
 
 
+def test_a_face_of_somebody_with_an_end_of_retention_is_not_given_to_nobody(
+    service: Service, faces: dict[str, str]
+) -> None:
+    client, face = service.client, f"{BASE}/faces/{faces['ada']}"
+    client.patch(ADA, json={"retain_until": "2090-01-01T00:00:00Z"}).raise_for_status()
+    refused = client.patch(face, json={"subject": None})
+    assert (refused.status_code, refused.json()["code"], refused.json()["reason"]) == (
+        409, "EnrolmentNotAllowed", "RETENTION_LIMITED",
+    )  # fmt: skip
+    assert client.get(face).json()["subject"]["id"] == "ada"
+    assert client.patch(face, json={"subject": "bob"}).status_code == 200, "a wrong name can be corrected"
+    assert client.patch(face, json={"subject": None}).status_code == 200, "bob has no retain_until"
+    assert client.patch(face, json={"subject": None}).status_code == 200
+
+
 def test_a_refusal_given_since_the_snapshot_holds_in_the_restored_collection(
     service: Service, faces: dict[str, str]
 ) -> None:
