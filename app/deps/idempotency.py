@@ -7,7 +7,8 @@ The key is stored as a keyed hash: it may hold a name. Only 2xx answers are stor
 repeated with its key. If the process dies before it answers, the key stays reserved for five minutes. An archive that
 is streamed to disk is compared by its length only.
 
-An answer that names somebody who was erased since is erased too, and a repeat is answered 409 `AnswerErased`.
+An answer that names somebody who was erased since is erased too, and a repeat is answered 409 `AnswerErased`. So is a
+repeat of a request to a collection that was deleted since, also if another one has its name.
 
 An answer that holds a secret is stored without it, and a repeat is answered 409 `SecretNotStored`: a route declares the
 field of the secret as `x-secret` in its `openapi_extra`.
@@ -22,11 +23,12 @@ from typing import Any
 from anyio.to_thread import run_sync
 from fastapi.responses import JSONResponse, Response
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.db.session import writing
-from app.db.tables import ERASED_STATUS, RESERVATION_SECONDS, StoredResponse, now
+from app.db.tables import ERASED_STATUS, RESERVATION_SECONDS, Collection, StoredResponse, now
 from app.errors import AppError, Busy, Conflict, Invalid, describe_problem
 from app.resources import Resources
 
@@ -161,15 +163,17 @@ def _reserve_key(resources: Resources, reservation: StoredResponse, secret_field
             if stored.status is None and stored.created_at < now() - RESERVATION_SECONDS:
                 stored.fingerprint, stored.created_at = fingerprint, now()
                 return None
+            is_of_deleted_collection = stored.collection is not None and _was_deleted(session, stored)
     except IntegrityError as error:
         raise busy from error
     if stored.fingerprint != fingerprint:
         raise Invalid("this Idempotency-Key was sent with another request", code="IdempotencyKeyReused")
     if stored.status is None:
         raise busy
-    if stored.status == ERASED_STATUS:
+    if stored.status == ERASED_STATUS or is_of_deleted_collection:
         raise Conflict(
-            "this request was carried out; its answer named a face or a person erased since, and is not repeated",
+            "this request was carried out; its answer named a face or a person erased since, or was about a collection "
+            "that was deleted, and is not repeated",
             code="AnswerErased",
         )
     if secret_field is not None:
@@ -180,6 +184,12 @@ def _reserve_key(resources: Resources, reservation: StoredResponse, secret_field
             key_id=json.loads(stored.body)["id"],
         )
     return Response(stored.body, stored.status, stored.headers | {"Idempotent-Replayed": "true"})
+
+
+def _was_deleted(session: Session, stored: StoredResponse) -> bool:
+    """Whether the collection of a request is not there any more; one of the same name may have been made since."""
+    collection = session.get(Collection, stored.collection)
+    return collection is None or collection.created_at > stored.created_at
 
 
 def _store_response(resources: Resources, name: tuple[str, str], values: dict[str, Any] | None) -> None:

@@ -1,5 +1,6 @@
 """A request that is sent again with its idempotency key is not carried out again."""
 
+import base64
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -85,3 +86,19 @@ def test_a_repeated_request_is_refused_while_the_first_one_runs(service: Service
     with writing(service.resources.database) as session:
         session.execute(update(StoredResponse).values(created_at=now() - 1_000))
     assert imported(staff, "a").status_code == 202
+
+
+def test_a_request_to_a_deleted_collection_is_not_repeated_for_the_next_one_of_its_name(staff: httpx.Client) -> None:
+    headers = {"Idempotency-Key": "a"}
+    photo = {"image": base64.b64encode(picture()).decode(), "aligned": True, "subject": "ada"}
+    assert staff.post(f"{BASE}/faces", json=photo, headers=headers).status_code == 201
+    assert staff.post(f"{BASE}/faces", json=photo, headers=headers).headers["Idempotent-Replayed"] == "true"
+    staff.delete(BASE).raise_for_status()
+    gone = staff.post(f"{BASE}/faces", json=photo, headers=headers)
+    assert (gone.status_code, gone.json()["code"]) == (409, "AnswerErased")
+    staff.put(BASE).raise_for_status()
+    again = staff.post(f"{BASE}/faces", json=photo, headers=headers)
+    assert (again.status_code, again.json()["code"]) == (409, "AnswerErased")
+    new = {"Idempotency-Key": "b"}
+    assert staff.post(f"{BASE}/faces", json=photo, headers=new).status_code == 201
+    assert staff.post(f"{BASE}/faces", json=photo, headers=new).headers["Idempotent-Replayed"] == "true"
