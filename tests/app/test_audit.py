@@ -147,6 +147,8 @@ def test_a_subject_is_found_by_its_id_and_its_id_is_stored_nowhere(world: World)
 def test_a_path_that_is_no_id_is_stored_as_a_hash(world: World) -> None:
     assert world.send("DELETE", f"/v1/collections/{MINE}/faces/Ada Lovelace", "operator").status_code == 404
     assert find_entry(world, action="face.delete")["resource"].startswith("face:#")
+    assert world.send("PATCH", f"/v1/collections/{MINE}/faces/Ada_Lovelace", "operator", json={}).status_code == 404
+    assert find_entry(world, action="face.change")["resource"].startswith("face:#")
     began = time.time()
     assert world.send("DELETE", "/v1/collections/Ada Lovelace", "admin").status_code == 422
     assert find_entry(world, action="collection.delete", since=began)["collection"] is None

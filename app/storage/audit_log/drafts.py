@@ -8,7 +8,11 @@ from typing import Any, NamedTuple, Self
 from app.db.tables import new_id, now
 from app.storage.installation_key import InstallationKey
 
-PLAIN_ID = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
+GENERATED_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{24}|[0-9]{1,19}")
+"""What the service makes for faces, for other rows and for clusters. A client's name for a face is none."""
+CHOSEN_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
+NAMED_KINDS = ("model", "task")
+"""Their names are chosen by administrators or built in."""
 COLLECTION = re.compile(r"[A-Za-z0-9_.-]{1,255}")
 HASH_CHARACTERS = 32
 
@@ -44,7 +48,7 @@ class EntryDraft(NamedTuple):
 
 
 class ResourceNames:
-    """Names of resources for entries: ids as they are, subjects and everything that is no plain id as a keyed hash."""
+    """Names of resources for entries: ids that the service makes, models and tasks as they are, others as a hash."""
 
     def __init__(self, key: InstallationKey) -> None:
         self._key = key
@@ -62,7 +66,8 @@ class ResourceNames:
         kind = "task" if kind == "name" else kind
         if kind == "subject":
             return self.name_subject(str(params.get("collection", "")), value)
-        return f"{kind}:{value}" if PLAIN_ID.fullmatch(value) else self._hash(kind, value)
+        shown = CHOSEN_NAME if kind in NAMED_KINDS else GENERATED_ID
+        return f"{kind}:{value}" if shown.fullmatch(value) else self._hash(kind, value)
 
     def _hash(self, kind: str, text: str) -> str:
         digest = self._key.hash_bytes("audit name", text.encode("utf-8", "surrogatepass"))
