@@ -58,12 +58,14 @@ def read_page(
     *where: ColumnElement[bool],
     order: Literal["oldest", "newest"] = "oldest",
     without: Sequence[InstrumentedAttribute[Any]] = (),
+    unread: Sequence[InstrumentedAttribute[Any]] = (),
 ) -> tuple[list[Row], str | None]:
     """Return up to `limit` rows after the token, in the order of `key`, and the token of the next page or None.
 
     A page ends early with the row whose JSON values bring it to MAX_PAGE_BYTES.
 
-    order: "oldest" is ascending, "newest" descending; without: columns that are not read
+    order: "oldest" is ascending, "newest" descending
+    without: columns that are not read; unread: nor are these, but the page is as short as if they were
     Raises Invalid for a token of another list or order.
     """
     newest = order == "newest"
@@ -81,7 +83,7 @@ def read_page(
     else:
         token = None
     chosen = select(row).where(*where, key.in_(keys)).order_by(key.desc() if newest else key)
-    return list(session.scalars(chosen.options(*map(defer, without)))), token
+    return list(session.scalars(chosen.options(*map(defer, (*without, *unread))))), token
 
 
 def _measure_json(row: type[Base], without: Sequence[InstrumentedAttribute[Any]]) -> ColumnElement[int]:

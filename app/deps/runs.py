@@ -1,9 +1,10 @@
 """List trainings and evaluations with their jobs."""
 
-from typing import Literal, TypeVar
+from collections.abc import Sequence
+from typing import Any, Literal, TypeVar
 
 from sqlalchemy import select
-from sqlalchemy.orm import Session, defer
+from sqlalchemy.orm import InstrumentedAttribute, Session, defer
 
 from app.db.tables import Evaluation, Job, Training
 from app.deps.job_response import JobOut
@@ -25,10 +26,16 @@ def list_runs(
     limit: int,
     next_token: str | None,
     order: Literal["oldest", "newest"] = "oldest",
+    unread: Sequence[InstrumentedAttribute[Any]] = (),
 ) -> tuple[list[tuple[Run, JobOut | None]], str | None]:
-    """List one page of trainings or evaluations with their jobs. Raises Invalid for a wrong token."""
+    """List one page of trainings or evaluations with their jobs. Raises Invalid for a wrong token.
+
+    unread: columns that the caller reads in part; a page is as short as if they were read
+    """
     where = [kind.request["collection"].as_string() == collection] if collection else []
-    rows, token = read_page(session, kind, kind.id, limit, next_token, *where, order=order, without=[kind.report])
+    rows, token = read_page(
+        session, kind, kind.id, limit, next_token, *where, order=order, without=[kind.report], unread=unread
+    )
     chosen = select(Job).where(Job.id.in_([r.job_id for r in rows])).options(defer(Job.result))
     jobs = {job.id: JobOut.without_result(job) for job in session.scalars(chosen)}
     return [(row, jobs.get(row.job_id or "")) for row in rows], token

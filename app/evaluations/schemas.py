@@ -92,8 +92,9 @@ class EvaluationOut(BaseModel):
     created_at: float
 
     @classmethod
-    def of(cls, row: Evaluation, job: JobOut | None) -> "EvaluationOut":
-        return cls(**_common_fields(row, job))
+    def of(cls, row: Evaluation, request: dict[str, Any], job: JobOut | None) -> "EvaluationOut":
+        """request: that of the row, with the names of its files"""
+        return cls(**_common_fields(row, request, job))
 
 
 class WholeEvaluationOut(EvaluationOut):
@@ -109,8 +110,8 @@ class WholeEvaluationOut(EvaluationOut):
     report: dict[str, Any]
 
     @classmethod
-    def of(cls, row: Evaluation, job: JobOut | None) -> "WholeEvaluationOut":
-        return cls(**_common_fields(row, job), report=make_public_report(row.report))
+    def of(cls, row: Evaluation, request: dict[str, Any], job: JobOut | None) -> "WholeEvaluationOut":
+        return cls(**_common_fields(row, request, job), report=make_public_report(row.report))
 
 
 class EvaluationsOut(BaseModel):
@@ -126,13 +127,13 @@ class EvaluationStarted(JobOut):
     evaluation: str
 
 
-def _common_fields(row: Evaluation, job: JobOut | None) -> dict[str, Any]:
+def _common_fields(row: Evaluation, request: dict[str, Any], job: JobOut | None) -> dict[str, Any]:
     return {
         "id": row.id,
-        "collection": row.request["collection"],
+        "collection": request["collection"],
         "state": job.state if job else "succeeded" if row.report else "cancelled",
         "job": row.job_id,
-        "request": row.request | {"files": [f["name"] for f in row.request["files"]]},
+        "request": request,
         "problem": job.problem if job else None,
         "created_at": row.created_at,
     }

@@ -11,6 +11,7 @@ from app.deps import runs
 from app.deps.job_response import JobOut
 from app.errors import Invalid, NotFound
 from app.evaluations.schemas import EvaluationIn, EvaluationOut, EvaluationStarted, WholeEvaluationOut
+from app.evaluations.stored_requests import make_public_request, read_requests
 from app.learning.plan_resolution import make_plan
 from app.publishing.pointers import resolve_model
 from app.queue.jobs import enqueue
@@ -43,15 +44,16 @@ def start_evaluation(session: Session, settings: Settings, request: EvaluationIn
 def get_evaluation(session: Session, evaluation: str) -> WholeEvaluationOut:
     """Return an evaluation with its report. Raises NotFound."""
     row = get_row(session, "evaluation", evaluation)
-    return WholeEvaluationOut.of(row, runs.get_job_of_run(session, row))
+    return WholeEvaluationOut.of(row, make_public_request(row.request), runs.get_job_of_run(session, row))
 
 
 def list_evaluations(
     session: Session, collection: str | None, limit: int, next_token: str | None
 ) -> tuple[list[EvaluationOut], str | None]:
     """List one page of evaluations, the oldest first. Raises Invalid for a wrong token."""
-    rows, token = runs.list_runs(session, Evaluation, collection, limit, next_token)
-    return [EvaluationOut.of(*pair) for pair in rows], token
+    rows, token = runs.list_runs(session, Evaluation, collection, limit, next_token, unread=[Evaluation.request])
+    requests = read_requests(session, [row.id for row, _ in rows])
+    return [EvaluationOut.of(row, requests[row.id], job) for row, job in rows], token
 
 
 def _check_comparable(session: Session, request: EvaluationIn) -> None:

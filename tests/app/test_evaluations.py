@@ -3,8 +3,12 @@
 from typing import Any
 
 import pytest
+from sqlalchemy import event, inspect
 
+from app.db.session import reading, writing
+from app.db.tables import Evaluation
 from app.evaluations.schemas import MAX_TEXT_BYTES
+from app.evaluations.service import list_evaluations
 from app.storage.model_cache import LBP_MODEL
 from tests.gallery import enrol
 from tests.service import Service
@@ -95,3 +99,23 @@ def test_only_administrators_of_the_collection_can_evaluate(service: Service) ->
     path = f"/v1/evaluations/{started}"
     assert service.client.get(path, headers=service.key("operator", "other")).status_code == 404
     assert service.client.get("/v1/evaluations", headers=service.key("operator", "other")).json()["evaluations"] == []
+
+
+def test_a_list_of_evaluations_does_not_read_the_texts_of_their_files(service: Service) -> None:
+    files = [{"name": f"{name}.txt", "text": f"query {name}/{name}.jpg\n"} for name in ("ada", "bob")]
+    requests = [
+        {"collection": "c", "task": "identity", "protocol": "disjoint", "files": files, "seed": 3},
+        {"collection": "c", "task": "identity", "protocol": "retrieval", "files": [], "model": None},
+    ]
+    with writing(service.resources.database) as session:
+        session.add_all([Evaluation(request=request) for request in requests])
+    unread: list[set[str]] = []
+    event.listen(Evaluation, "load", note := lambda row, _: unread.append(inspect(row).unloaded))
+    with reading(service.resources.database) as session:
+        listed, token = list_evaluations(session, "c", 10, None)
+    event.remove(Evaluation, "load", note)
+    assert [row.request for row in listed] == [
+        requests[0] | {"files": ["ada.txt", "bob.txt"]}, requests[1],
+    ]  # fmt: skip
+    assert token is None
+    assert unread == [{"request", "report"}] * 2

@@ -8,6 +8,7 @@ import pytest
 
 from app.config import Settings
 from app.console.routes import STATIC
+from app.methods.schemas import MethodOut
 from ml import registry
 from ml.descriptors import dlib_resnet
 from ml.descriptors.common.file_backed import manifest_types
@@ -36,6 +37,12 @@ def test_every_method_and_every_descriptor_without_a_file_is_listed(service: Ser
     assert by_name(catalogue["descriptors"])["lbp"]["dim"] == 9860
     learns = {method["name"] for method in catalogue["methods"] if method["learns"]}
     assert learns == set(registry.names("embedders")) - {"l2", "cosine"}
+
+
+def test_methods_are_described_once(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = listed(service)
+    monkeypatch.setattr(MethodOut, "of", None)
+    assert listed(service) == first
 
 
 def test_an_option_has_a_type_a_range_choices_a_unit_and_help(service: Service) -> None:
