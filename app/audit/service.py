@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 from sqlalchemy import ColumnElement
 from sqlalchemy.orm import Session
 
+from app.db.subject_ids import list_spellings
 from app.db.tables import AuditEntry
 from app.deps.paging import read_page
 from app.errors import Invalid
@@ -41,7 +42,8 @@ def _iterate_conditions(audit_filter: AuditFilter, names: ResourceNames) -> Iter
     if audit_filter.subject:
         if not audit_filter.collection:
             raise Invalid("a subject belongs to a collection: send `collection` too")
-        yield AuditEntry.resource == names.name_subject(audit_filter.collection, audit_filter.subject)
+        spellings = list_spellings(audit_filter.subject)
+        yield AuditEntry.resource.in_([names.name_subject(audit_filter.collection, name) for name in spellings])
     if audit_filter.action:
         yield AuditEntry.action == audit_filter.action
     if audit_filter.key_id:

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Path, Response
 from app.collections import service
 from app.collections.schemas import CollectionIn, CollectionOut, CollectionsOut
 from app.db import lookups
-from app.db.field_types import CollectionName
+from app.db.field_types import CollectionName, NewCollectionName
 from app.db.tables import Collection
 from app.deps import Limit, NextToken, ReadDep, ResourcesDep, WriteDep
 from app.deps.audit import audit_as
@@ -19,6 +19,7 @@ from app.deps.scopes import COLLECTION, NEW_COLLECTION, ROWS
 
 router = APIRouter(prefix="/v1/collections", tags=["collections"])
 CollectionId = Annotated[CollectionName, Path(alias="collection")]
+NewCollectionId = Annotated[NewCollectionName, Path(alias="collection")]
 
 
 @router.put(
@@ -34,7 +35,7 @@ CollectionId = Annotated[CollectionName, Path(alias="collection")]
     responses={200: {"model": CollectionOut, "description": "the collection existed already"}},
 )
 def put_collection(
-    collection: CollectionId,
+    collection: NewCollectionId,
     session: WriteDep,
     resources: ResourcesDep,
     response: Response,

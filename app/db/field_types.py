@@ -2,25 +2,22 @@
 
 import json
 import re
-import unicodedata
-from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 
 from app.db import examples
+from app.db.subject_ids import check_visible, compose
 
 Role = Literal["gallery", "distractor"]
 
 MAX_METADATA_BYTES = 65_536  # bytes of JSON
 MAX_METADATA_KEYS = 1_000
 NUL_PATTERN = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+MAX_SUBJECT_CHARACTERS = 255
+MAX_COLLECTION_CHARACTERS = 200
+"""Names of files and locks hold the id of a collection and more, and have 255 and 300 characters at most."""
 PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
-INVISIBLE_CATEGORIES = ("Cc", "Cf", "Zl", "Zp", "Zs")
-INVISIBLE_SYMBOLS = "\u034f\u115f\u1160\u2800\u3164\uffa0"
-"""Characters of other categories that are drawn as nothing: a joiner, four fillers of Hangul, a blank of Braille."""
-JOINERS, VIRAMA = "\u200c\u200d", 9
-"""Persian and Indic spellings have joiners. VIRAMA: the combining class of the sign that suppresses a vowel"""
 
 
 def _check_not_dots(name: str) -> str:
@@ -34,21 +31,11 @@ def _check_text(value: str) -> str:
     return value
 
 
-def _check_visible(name: str) -> str:
-    """Refuse blanks and characters by which two names differ and look the same."""
-    if name != name.strip(" "):
-        raise ValueError("may not begin or end with a blank (U+0020 SPACE)")
-    for before, character in pairwise(f" {name}"):
-        is_invisible = unicodedata.category(character) in INVISIBLE_CATEGORIES or character in INVISIBLE_SYMBOLS
-        if is_invisible and character != " " and not (character in JOINERS and _is_joined(before)):
-            called = unicodedata.name(character, "a control character")
-            raise ValueError(f"may not contain the invisible character U+{ord(character):04X} {called}")
-    return name
-
-
-def _is_joined(before: str) -> bool:
-    """Whether a joiner after this character is part of the spelling: after a virama, or an Arabic letter (RFC 5892)."""
-    return unicodedata.combining(before) == VIRAMA or unicodedata.bidirectional(before) == "AL"
+def _compose(subject_id: str) -> str:
+    composed = compose(subject_id)
+    if len(composed) > MAX_SUBJECT_CHARACTERS:
+        raise ValueError(f"has {len(composed)} characters in Unicode NFC; at most {MAX_SUBJECT_CHARACTERS} are allowed")
+    return composed
 
 
 def _trim_blanks(value: Any) -> Any:
@@ -64,7 +51,7 @@ def _check_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
     return metadata
 
 
-_SUBJECT = StringConstraints(pattern=r"^[^/\\\x00-\x1f\x7f]*$", min_length=1, max_length=255)
+_SUBJECT = StringConstraints(pattern=r"^[^/\\\x00-\x1f\x7f]*$", min_length=1, max_length=MAX_SUBJECT_CHARACTERS)
 
 SubjectId = Annotated[
     str,
@@ -75,13 +62,16 @@ SubjectId = Annotated[
 ]
 NewSubjectId = Annotated[
     SubjectId,
-    AfterValidator(_check_visible),
+    AfterValidator(_compose),
+    AfterValidator(check_visible),
     Field(
-        description="the id of a subject, chosen by the client, without blanks at its ends and invisible characters",
+        description="the id of a subject, chosen by the client, without blanks at its ends and invisible characters; "
+        "it is stored composed (Unicode NFC)",
         examples=["ada"],
     ),
 ]
-"""The id of a subject that is created if it is new. Those of older versions may have such characters."""
+"""The id of a subject that is created if it is new. Those of older versions may be decomposed, or have such
+characters: see app/db/subject_ids.py."""
 ArchivedSubjectId = Annotated[NewSubjectId, BeforeValidator(_trim_blanks)]
 """The name of a folder, or a column of a manifest: blanks at its ends are dropped."""
 ExternalId = Annotated[str, StringConstraints(pattern=PRINTABLE, max_length=255), AfterValidator(_check_text)]
@@ -111,5 +101,16 @@ CollectionName = Annotated[
     StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,255}$"),
     Field(description="the id of a collection, chosen by the client", examples=[examples.COLLECTION]),
 ]
+NewCollectionName = Annotated[
+    CollectionName,
+    StringConstraints(max_length=MAX_COLLECTION_CHARACTERS),
+    AfterValidator(_check_not_dots),
+    Field(
+        description=f"the id of a collection, chosen by the client; a new one has {MAX_COLLECTION_CHARACTERS} "
+        "characters at most, and is not `.` or `..`",
+        examples=[examples.COLLECTION],
+    ),
+]
+"""The id of a collection that is created if it is new. Those of older versions may be longer, or dots."""
 FaceName = Annotated[Word, Field(description="a face's id", examples=[examples.FACE])]
 ModelName = Annotated[Word, Field(max_length=64, description="a model's id", examples=[examples.MODEL])]

@@ -11,6 +11,7 @@ from sqlalchemy import exists, func, insert, select
 from sqlalchemy.orm import Session
 
 from app.db.session import writing
+from app.db.subject_ids import compose, list_spellings
 from app.db.tables import Collection, Deployment, Embedding, Face, Job, Subject
 from app.enrolment.photo_analysis import AnalysedPhoto, round_box
 from app.enrolment.preparation import PreparedPhotos, list_champions, list_models_to_embed, prepare_photos
@@ -90,7 +91,7 @@ def needs_first_model(session: Session, collection: Collection, after: int) -> b
 class _EnrolmentTransaction:
     """Writes the rows of some photos in one transaction.
 
-    faces: (image id, number) -> face of these photos; people: id -> subject
+    faces: (image id, number) -> face of these photos; people: composed id -> subject; names: pk -> composed id
     added: position of the embedding -> new face
     """
 
@@ -101,6 +102,7 @@ class _EnrolmentTransaction:
     prepared: PreparedPhotos
     faces: dict[tuple[str, int], Face] = field(default_factory=dict)
     people: dict[str, Subject] = field(default_factory=dict)
+    names: dict[int, str] = field(default_factory=dict)
     added: dict[int, Face] = field(default_factory=dict)
 
     def enrol(self) -> list[EnrolmentOutcome]:
@@ -110,9 +112,8 @@ class _EnrolmentTransaction:
         self._read_existing()
         self._create_subjects()
         outcomes, position = [], 0
-        subject_ids = {p.pk: p.id for p in self.people.values()}
         for photo in self.photos:
-            outcomes.append(self._enrol_photo(photo, collection.change + 1, position, subject_ids))
+            outcomes.append(self._enrol_photo(photo, collection.change + 1, position))
             position += len(photo.faces)
         if self.added:
             collection.change += 1
@@ -136,12 +137,15 @@ class _EnrolmentTransaction:
         images = {photo.image_id for photo in self.photos}
         rows = select(Face).where(Face.collection_id == self.collection_id, Face.image_id.in_(images))
         self.faces = {(f.image_id, f.number): f for f in self.session.scalars(rows)}
-        ids = {photo.request.subject for photo in self.photos if photo.request.subject}
+        named = {photo.request.subject for photo in self.photos if photo.request.subject}
+        ids = {spelling for name in named for spelling in list_spellings(name)}
         pks = {f.subject_pk for f in self.faces.values() if f.subject_pk}
         is_here = Subject.collection_id == self.collection_id
         people = [*self.session.scalars(select(Subject).where(is_here, Subject.id.in_(ids)))]
         people += self.session.scalars(select(Subject).where(is_here, Subject.pk.in_(pks)))
-        self.people = {p.id: p for p in people}
+        people.sort(key=lambda subject: subject.id == compose(subject.id))  # where there are two, the composed id wins
+        self.people = {compose(p.id): p for p in people}
+        self.names = {p.pk: compose(p.id) for p in people}
 
     def _create_subjects(self) -> None:
         """Create the subjects of new faces that do not exist yet. Where consent is needed, nobody is new."""
@@ -164,17 +168,13 @@ class _EnrolmentTransaction:
         self.session.add_all(created.values())
         self.session.flush()
         self.people |= created
+        self.names |= {subject.pk: name for name, subject in created.items()}
 
-    def _enrol_photo(
-        self, photo: AnalysedPhoto, change: int, position: int, subject_ids: dict[int, str]
-    ) -> EnrolmentOutcome:
-        """Find or create the rows of the photo's faces.
-
-        position: of the embedding of its first face; subject_ids: pk -> id
-        """
+    def _enrol_photo(self, photo: AnalysedPhoto, change: int, position: int) -> EnrolmentOutcome:
+        """Find or create the rows of the photo's faces. position: of the embedding of its first face"""
         for number in photo.faces:
             existing = self.faces.get((photo.image_id, number))
-            if existing is not None and not _is_same_enrolment(existing, photo, number, subject_ids):
+            if existing is not None and not _is_same_enrolment(existing, photo, number, self.names):
                 return EnrolmentOutcome(photo, conflict=existing)
         refusal = self._find_refusal(photo)
         if refusal is not None:
@@ -212,9 +212,9 @@ class _EnrolmentTransaction:
             self.session.execute(insert(Embedding), embeddings)
 
 
-def _is_same_enrolment(face: Face, photo: AnalysedPhoto, number: int, people: dict[int, str]) -> bool:
-    """Whether a stored face has the subject and role that the photo is enrolled with."""
-    subject = people[face.subject_pk] if face.subject_pk is not None else None
+def _is_same_enrolment(face: Face, photo: AnalysedPhoto, number: int, names: dict[int, str]) -> bool:
+    """Whether a stored face has the subject and role that the photo is enrolled with. names: pk of a subject -> id"""
+    subject = names[face.subject_pk] if face.subject_pk is not None else None
     return (subject, face.role) == (photo.request.get_subject(number), photo.request.role)
 
 

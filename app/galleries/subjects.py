@@ -6,6 +6,7 @@ from sqlalchemy import ColumnElement, delete, insert, select, update
 from sqlalchemy.orm import Session
 
 from app.db.lookups import get_collection
+from app.db.subject_ids import list_spellings
 from app.db.tables import Collection, Face, Removal, Subject
 from app.errors import NotFound
 from app.galleries.erasures import record_erasure
@@ -27,8 +28,10 @@ class Receipt:
 
 
 def find_subject(session: Session, collection_id: str, subject_id: str) -> Subject | None:
-    """Return the subject, or None if there is none."""
-    return session.scalar(select(Subject).where(Subject.collection_id == collection_id, Subject.id == subject_id))
+    """Return the subject, or None if there is none. One whose id is composed otherwise is it, too."""
+    spellings = list_spellings(subject_id)
+    chosen = select(Subject).where(Subject.collection_id == collection_id, Subject.id.in_(spellings))
+    return min(session.scalars(chosen), key=lambda subject: spellings.index(subject.id), default=None)
 
 
 def get_subject(session: Session, collection_id: str, subject_id: str) -> Subject:

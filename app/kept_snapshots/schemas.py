@@ -5,7 +5,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.db import examples
-from app.db.field_types import CollectionName
+from app.db.field_types import CollectionName, NewCollectionName
 from app.db.tables import Job, KeptSnapshot
 from app.deps.job_response import QUEUED, JobOut
 
@@ -102,7 +102,7 @@ class RestoreIn(BaseModel):
     collection: CollectionName | None = Field(
         None, description="its id in the snapshot; may be left out if the snapshot holds one only"
     )
-    name: CollectionName = Field(description="its id from now on, which must be free")
+    name: NewCollectionName = Field(description="its id from now on, which must be free")
     face_ids: Literal["new", "keep"] = Field(
         "new", description="keep: the faces keep their ids, which must be free: their collection was deleted"
     )

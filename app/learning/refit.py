@@ -8,6 +8,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.db.lookups import get_model
+from app.db.subject_ids import list_spellings
 from app.db.tables import Collection, Erasure, Face, Subject, Training
 from app.db.visibility import ALL_ROWS
 from app.errors import Conflict, Invalid
@@ -57,9 +58,10 @@ def make_refit(
     left_out = collection or plan.collection
     if left_out not in training.snapshot["changes"]:
         raise Invalid(f"model {model} has not learned from collection {left_out!r}")
-    stored = select(Subject.pk).where(Subject.collection_id == left_out, Subject.id.in_(subjects))
+    spellings = {spelling for subject in subjects for spelling in list_spellings(subject)}
+    stored = select(Subject.pk).where(Subject.collection_id == left_out, Subject.id.in_(spellings))
     people = {
-        WITHOUT: [hash_subject(key, left_out, subject) for subject in subjects],
+        WITHOUT: [hash_subject(key, left_out, subject) for subject in sorted(spellings)],
         WITHOUT_PKS: session.scalars(stored).all(),
     }
     snapshot = {**training.snapshot, REFIT_OF: model}

@@ -9,6 +9,7 @@ from sqlalchemy import ColumnElement, Float, Numeric, String, and_, case, cast, 
 from sqlalchemy.orm import InstrumentedAttribute
 
 from app.db.field_types import NO_NUL, Role, Source, SubjectId
+from app.db.subject_ids import list_spellings
 from app.db.tables import Face, Subject
 from app.deps.server.json_limits import JsonLimits, check_json
 
@@ -85,7 +86,8 @@ class Filter(BaseModel):
         clauses: list[Clause] = []
         if "subject" in self.model_fields_set:
             named = [self.subject] if isinstance(self.subject, str) else self.subject
-            clauses.append(Face.subject_pk.is_(None) if named is None else Subject.id.in_(named))
+            spellings = [spelling for name in named or () for spelling in list_spellings(name)]
+            clauses.append(Face.subject_pk.is_(None) if named is None else Subject.id.in_(spellings))
         if self.role is not None:
             clauses.append(Face.role == self.role)
         if "source" in self.model_fields_set:

@@ -12,6 +12,7 @@ from app.db.immediate import DatabaseNeeded, require_session
 from app.db.tables import Collection, Face, Subject, now
 from app.errors import Invalid, NotFound
 from app.galleries.retention import may_be_used
+from app.galleries.subjects import get_subject
 from app.search import enrolled_faces
 from app.search.context import SearchContext, describe_box, embed_faces
 from app.search.corrections import describe_correction, find_corrections
@@ -171,7 +172,8 @@ def _read_enrolled(session: Session, served: ServedModel, params: VerifyParams) 
     if params.face_id is not None:
         chosen = chosen.where(Face.face_id == params.face_id)
     else:
-        chosen = chosen.where(Subject.id == params.subject)
+        subject = get_subject(session, collection, params.subject or "")
+        chosen = chosen.where(Face.subject_pk == subject.pk)
     pks = list(session.scalars(chosen))
     if not pks:
         missing = (

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from prometheus_client import Counter
 
-from app.errors import AppError, Busy, NotFound
+from app.errors import AppError, Busy, Invalid, NotFound
 from app.storage.atomic_write import atomic_write_all
 from ml.errors import Corrupt
 from ml.files import hash_bytes
@@ -166,6 +166,8 @@ class Blobs:
 
     def set_aside(self, collection: str) -> None:
         """Move all files of a collection to the trash at once; `empty_trash` removes them."""
+        if not os.path.exists(self._absolute(collection, "")):  # also if the name is longer than one of a file can be
+            return
         with suppress(FileNotFoundError):
             self._path(collection, "").rename(self.root / f"{TRASH}{uuid4().hex}")
 
@@ -212,9 +214,12 @@ def report_damaged_file(kind: Literal["photo", "crop"], path: str) -> AppError:
 
 
 def make_disk_error(error: OSError) -> Exception:
-    """Return the error to raise for a failed write: Busy if the disk is full or read-only, otherwise the same error."""
+    """Return the error to raise for a failed write: Busy if the disk is full or read-only, Invalid if the id of the
+    collection, which an earlier version accepted, is too long; otherwise the same error."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return Busy("the disk is full; nothing of this request was stored")
+    if error.errno == errno.ENAMETOOLONG:
+        return Invalid("the id of this collection is too long for the names of its files; use another collection")
     if error.errno == errno.EROFS:
         log.error("disk.read_only error=%s", error)
         return Busy("the disk is read-only; nothing of this request was stored")

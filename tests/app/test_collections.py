@@ -1,3 +1,6 @@
+from app.db.session import writing
+from app.db.tables import Collection, Deployment
+from tests.app.test_faces import picture, wait_until
 from tests.service import Service
 
 
@@ -27,4 +30,27 @@ def test_a_deleted_collection_is_not_found(service: Service) -> None:
 
 def test_an_invalid_collection_id_is_refused(service: Service) -> None:
     assert service.client.put("/v1/collections/a b").status_code == 422
-    assert service.client.put("/v1/collections/" + "a" * 256).status_code == 422
+    for name in (201 * "a", "%2E", "%2E%2E"):
+        assert service.client.put(f"/v1/collections/{name}").status_code == 422, name
+    assert service.client.get("/v1/collections").json()["collections"] == []
+
+
+def test_a_collection_with_the_longest_id_takes_photos(service: Service) -> None:
+    path = f"/v1/collections/{200 * 'a'}"
+    assert service.client.put(path).status_code == 201
+    photo = {"files": {"file": picture()}, "data": {"aligned": True, "subject": "ada"}}
+    assert service.client.post(f"{path}/faces", **photo).status_code == 201
+    assert service.client.get(f"{path}/faces").json()["faces"][0]["subject"]["id"] == "ada"
+
+
+def test_a_photo_for_a_collection_whose_id_is_too_long_for_a_file_is_refused(service: Service) -> None:
+    name = 254 * "a"  # which an earlier version accepted
+    with writing(service.resources.database) as session:
+        lbp = Deployment(collection_id=name, task="identity", champion="lbp-l2")
+        session.add_all([Collection(id=name), lbp])
+    photo = {"files": {"file": picture()}, "data": {"aligned": True}}
+    refused = service.client.post(f"/v1/collections/{name}/faces", **photo)
+    assert refused.status_code == 422
+    assert "too long" in refused.json()["detail"]
+    erasure = service.client.delete(f"/v1/collections/{name}").headers["X-Erasure"]
+    wait_until(lambda: service.client.get(erasure).json()["state"] == "final")

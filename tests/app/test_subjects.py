@@ -88,6 +88,12 @@ def test_a_moment_without_a_date_in_utc_is_refused(staff: httpx.Client, method: 
         ("ada\u0085", "U+0085 a control character"),
         ("ada\u2028", "U+2028 LINE SEPARATOR"),
         ("ada\u3164", "U+3164 HANGUL FILLER"),
+        ("ada\ufe0f", "U+FE0F VARIATION SELECTOR-16"),
+        ("\u845b\U000e0100", "U+E0100 VARIATION SELECTOR-17"),
+        ("\u1820\u180b", "U+180B MONGOLIAN FREE VARIATION SELECTOR ONE"),
+        ("\u062f\u0627\u200c\u0648\u062f", "U+200C ZERO WIDTH NON-JOINER"),
+        ("\u0639\u0644\u06cc\u200c", "U+200C ZERO WIDTH NON-JOINER"),
+        ("\u0639\u200d\u0644\u06cc", "U+200D ZERO WIDTH JOINER"),
     ],
 )
 def test_no_subject_is_made_that_looks_like_another(staff: httpx.Client, name: str, character: str) -> None:
@@ -106,6 +112,51 @@ def test_no_subject_is_made_that_looks_like_another(staff: httpx.Client, name: s
 @pytest.mark.parametrize("name", ["\u0646\u06cc\u06a9\u200c\u067e\u06cc", "\u0d36\u0d4d\u200d\u0d30\u0d40"])
 def test_a_subject_may_have_the_joiners_of_its_script(staff: httpx.Client, name: str) -> None:
     assert staff.put(f"{BASE}/subjects/{quote(name)}").json()["id"] == name
+
+
+COMPOSED, DECOMPOSED = "Zo\u00eb", "Zoe\u0308"
+
+
+def test_two_spellings_of_an_id_are_one_subject(staff: httpx.Client) -> None:
+    [face] = enrol(staff, picture(), subject=DECOMPOSED).raise_for_status().json()["face_records"]
+    assert face["subject"]["id"] == COMPOSED
+    assert enrol(staff, picture(), subject=COMPOSED).json()["face_records"] == [face]
+    assert staff.put(f"{BASE}/subjects/{quote(DECOMPOSED)}", json={"consent": True}).status_code == 200
+    listed = staff.get(f"{BASE}/subjects").json()["subjects"]
+    assert [(s["id"], s["consent"], s["face_count"]) for s in listed] == [(COMPOSED, True, 1)]
+    assert staff.get(f"{BASE}/subjects/{quote(DECOMPOSED)}").json() == listed[0]
+    for params in ({"subject": DECOMPOSED}, {"subject": COMPOSED}):
+        assert [f["face_id"] for f in staff.get(f"{BASE}/faces", params=params).json()["faces"]] == [face["face_id"]]
+    assert staff.delete(f"{BASE}/subjects/{quote(DECOMPOSED)}").json()["faces"] == 1
+
+
+def test_a_decomposed_id_of_an_earlier_version_is_the_same_person(service: Service, staff: httpx.Client) -> None:
+    with writing(service.resources.database) as session:
+        session.add(Subject(collection_id="staff", id=DECOMPOSED, consent=False))
+    for spelling in (COMPOSED, DECOMPOSED):
+        refused = enrol(staff, picture(), subject=spelling)
+        assert (refused.status_code, refused.json()["code"]) == (409, "EnrolmentNotAllowed")
+    assert staff.put(f"{BASE}/subjects/{quote(COMPOSED)}", json={"consent": True}).status_code == 200
+    [face] = enrol(staff, picture(), subject=COMPOSED).raise_for_status().json()["face_records"]
+    assert face["subject"]["id"] == DECOMPOSED
+    assert enrol(staff, picture(), subject=DECOMPOSED).json()["face_records"] == [face]
+
+
+def test_two_spellings_that_an_earlier_version_has_stored_can_be_merged(service: Service, staff: httpx.Client) -> None:
+    with writing(service.resources.database) as session:
+        session.add_all([Subject(collection_id="staff", id=name) for name in (COMPOSED, DECOMPOSED)])
+    [face] = enrol(staff, picture(), subject=DECOMPOSED).raise_for_status().json()["face_records"]
+    assert face["subject"]["id"] == COMPOSED, "new faces go to the composed one"
+    assert staff.get(f"{BASE}/subjects/{quote(DECOMPOSED)}").json()["id"] == DECOMPOSED
+    merged = staff.post(f"{BASE}/subjects/{quote(DECOMPOSED)}:merge", json={"into": COMPOSED})
+    assert (merged.status_code, merged.json()["face_count"]) == (200, 1)
+    assert [s["id"] for s in staff.get(f"{BASE}/subjects").json()["subjects"]] == [COMPOSED]
+
+
+def test_an_id_that_is_too_long_once_it_is_composed_is_refused(staff: httpx.Client) -> None:
+    grows = "\u0958"  # its composed form has two characters
+    assert staff.put(f"{BASE}/subjects/{quote(255 * grows)}").status_code == 422
+    assert staff.put(f"{BASE}/subjects/{quote(127 * grows)}").status_code == 201
 
 
 def test_the_id_of_an_earlier_version_can_be_used_where_nothing_is_made(service: Service, staff: httpx.Client) -> None:

@@ -13,6 +13,7 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from app.db.session import writing
+from app.db.subject_ids import compose
 from app.db.tables import JobItem
 from app.enrolment.archives.entries import Entry
 from app.enrolment.archives.photo_files import Photo, PhotoFiles
@@ -157,9 +158,9 @@ def _make_entry(item: JobItem) -> Entry:
 
 
 def _make_request(item: JobItem, message: ImportArchive) -> EnrolmentRequest:
-    detail = item.detail
+    detail, subject = item.detail, item.detail.get("subject")
     return EnrolmentRequest(
-        subject=detail.get("subject"),
+        subject=compose(subject) if subject else None,  # an earlier version listed ids as they were
         role=detail.get("role") or message.role,
         external_image_id=detail.get("external_image_id") or item.name,
         external_id=detail.get("external_id"),

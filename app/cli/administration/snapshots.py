@@ -14,7 +14,7 @@ from sqlalchemy import Engine
 from app.cli.client import console
 from app.cli.home import require_database
 from app.config import Settings
-from app.db.field_types import CollectionName
+from app.db.field_types import NewCollectionName
 from app.db.migrate import upgrade_database
 from app.db.session import close_database, open_database, writing
 from app.errors import AppError
@@ -32,7 +32,7 @@ from app.storage.audit_log.drafts import EntryDraft
 from app.storage.private_files import create_home
 
 MAX_SHOWN_FILES = 10
-COLLECTION_ID: TypeAdapter[str] = TypeAdapter(CollectionName)
+NEW_COLLECTION_ID: TypeAdapter[str] = TypeAdapter(NewCollectionName)
 Folder = Annotated[Path, typer.Argument(help="folder of the snapshot")]
 
 
@@ -71,9 +71,11 @@ def restore(
     if name is not None and collection is None:
         raise typer.BadParameter("name the collection with --collection", param_hint="--as")
     try:
-        COLLECTION_ID.validate_python(name or "default")
+        NEW_COLLECTION_ID.validate_python(name or "default")
     except ValidationError as error:
-        raise typer.BadParameter("an id has 1 to 255 letters, digits and . _ -", param_hint="--as") from error
+        raise typer.BadParameter(
+            "an id has 1 to 200 letters, digits and . _ -, and is not . or ..", param_hint="--as"
+        ) from error
     if check:
         with _end_on_refusal(), _show_progress() as report:
             manifest = check_snapshot(folder, report)
