@@ -159,7 +159,7 @@ def change_face(
 ) -> FaceOut:
     """Changes the subject, role, external id or metadata. Fields that are left out keep their values. 409
     `EnrolmentNotAllowed` if the face may not be used any more: its subject has refused consent, or `retain_until` has
-    passed; or if the given subject may not be enrolled."""
+    passed; if the given subject may not be enrolled; or if none is given and the present one has a `retain_until`."""
     needs_consent = resources.settings.require_consent
     return service.change_face(session, collection, face_id, body, needs_consent=needs_consent)
 

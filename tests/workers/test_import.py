@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image as Pillow
+from pydantic import TypeAdapter
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
@@ -192,6 +193,24 @@ def test_blanks_around_a_name_are_dropped_and_invisible_characters_refused(staff
     assert drain(staff, asked(staff, uploaded(staff, table))).done == 1
     with reading(staff.database) as session:
         assert session.scalars(select(Subject.id)).all() == ["ada"]
+
+
+@pytest.mark.parametrize("is_listed_by_earlier_version", [False, True])
+@pytest.mark.parametrize("stored", [None, "Zoe\u0308"])
+def test_folders_whose_names_are_composed_otherwise_are_one_person(
+    staff: Resources, monkeypatch: pytest.MonkeyPatch, stored: str | None, is_listed_by_earlier_version: bool
+) -> None:
+    if is_listed_by_earlier_version:
+        monkeypatch.setattr(archive_listing, "SUBJECT", TypeAdapter(str))
+    if stored:
+        with writing(staff.database) as session:
+            session.add(Subject(collection_id="staff", id=stored))
+    files = {"Zo\u00eb/0.png": picture(0), "Zoe\u0308/1.png": picture(1)}
+    job = drain(staff, asked(staff, uploaded(staff, files)))
+    assert (job.state, job.done, job.failed) == ("succeeded", 2, 0)
+    with reading(staff.database) as session:
+        assert session.scalars(select(Subject.id)).all() == [stored or "Zo\u00eb"]
+        assert None not in session.scalars(select(Face.subject_pk)).all()
 
 
 def test_a_manifest_with_an_invisible_character_is_refused(staff: Resources) -> None:
