@@ -57,7 +57,7 @@ from app.recognisers.routes import router as recognisers
 from app.resources import Resources, open_resources
 from app.search.routes import router as search
 from app.search.vector_routes import router as vector_search
-from app.serving.engine import open_engine
+from app.serving.engine import Engine, open_engine
 from app.shadow_comparisons.routes import router as shadow_comparisons
 from app.storage.audit_log.spool import LOST_ENTRIES
 from app.storage.audit_log.writer import open_spool
@@ -102,7 +102,7 @@ ROUTERS = (
 )
 
 
-def create_app(settings: Settings, when_started: Callable[[], object] = lambda: None) -> DocumentedApi:
+def create_app(settings: Settings, when_started: Callable[[Engine], object] = lambda _: None) -> DocumentedApi:
     """Create the application. Its resources are opened when it starts and closed when it stops.
 
     when_started: called once it can answer
@@ -123,7 +123,7 @@ def create_app(settings: Settings, when_started: Callable[[], object] = lambda: 
                 open_engine(resources, lambda: gate.waiting) as engine,
             ):
                 opened.append(resources)
-                when_started()
+                when_started(engine)
                 yield {"resources": resources, "engine": engine, "audit_spool": spool}
 
     app = DocumentedApi(ROUTERS, lifespan=lifespan)
