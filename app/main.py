@@ -10,7 +10,6 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from joblib import cpu_count
 from sqlalchemy.exc import OperationalError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -113,7 +112,7 @@ def create_app(settings: Settings, when_started: Callable[[Engine], object] = la
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
-        set_threads(max(1, cpu_count() // settings.slots))
+        set_threads(settings.threads_per_slot)
         set_switch_interval()
         build_routes(app)
         with open_resources(settings) as resources:

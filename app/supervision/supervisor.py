@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from app.supervision.children import DRAIN_SIGNAL, HANDLED_SIGNALS, Role
@@ -33,7 +33,8 @@ class Predecessors:
 class Supervisor:
     """Runs a process for each role.
 
-    api: roles whose processes must be ready before those of `workers` are started
+    api: roles whose processes are started first
+    list_workers: returns the roles of the others; is called when the API is ready, since it may take a while
     may_start: whether a process that has ended may be started again now
     reload: replaces this program by a new one, to which it leaves the processes; returns if that cannot be done
     """
@@ -41,12 +42,13 @@ class Supervisor:
     def __init__(
         self,
         api: Sequence[Role],
-        workers: Sequence[Role],
+        list_workers: Callable[[], Sequence[Role]],
         may_start: Callable[[], bool] = lambda: True,
         reload: Callable[[Predecessors], None] = lambda _: None,
         predecessors: Predecessors | None = None,
     ) -> None:
-        self.api, self.workers = [Slot(role) for role in api], [Slot(role) for role in workers]
+        self.api, self.workers = [Slot(role) for role in api], list[Slot]()
+        self.list_workers = list_workers
         self.may_start, self.reload = may_start, reload
         self.predecessors = predecessors or Predecessors()
         self._has_workers = self._stops = False
@@ -74,26 +76,22 @@ class Supervisor:
     def _start_due(self) -> None:
         if not self._has_workers and all(slot.is_ready for slot in self.api):
             self._has_workers = True
+            self.workers = [Slot(role) for role in self.list_workers()]
             _send(self.predecessors.api, DRAIN_SIGNAL)
             _send(self.predecessors.workers, signal.SIGTERM)
-        due = [slot for slot in self._list_slots() if slot.is_due]
+        due = [slot for slot in (*self.api, *self.workers) if slot.is_due]
         if due and self.may_start():
             for slot in due:
                 slot.start()
 
-    def _list_slots(self) -> Iterator[Slot]:
-        yield from self.api
-        if self._has_workers:
-            yield from self.workers
-
     def _find_timeout(self) -> float | None:
         """Return how long to wait for a signal; None if there is nothing else to wait for."""
-        waiting = [slot.start_at - time.monotonic() for slot in self._list_slots() if slot.child is None]
+        waiting = [slot.start_at - time.monotonic() for slot in (*self.api, *self.workers) if slot.child is None]
         return max(RETRY_SECONDS if min(waiting) <= 0 else 0.0, min(waiting)) if waiting else None
 
     def _wait(self, seconds: float | None) -> None:
         """Wait for a signal or the progress of a process, and note which processes are ready or have ended."""
-        slots = {slot.reader: slot for slot in self._list_slots() if slot.reader is not None}
+        slots = {slot.reader: slot for slot in (*self.api, *self.workers) if slot.reader is not None}
         for reader in self._queue.wait(list(slots), seconds):
             slots[reader].read_progress()
         self._reap()

@@ -43,7 +43,7 @@ def main() -> None:
     supervisor.MAX_STOP_SECONDS = 1.0
     roles = [Role(name, partial(run, folder, name)) for name in names]
     api = [role for role in roles if role.name.startswith("api")]
-    raise SystemExit(Supervisor(api, [role for role in roles if role not in api]).run())
+    raise SystemExit(Supervisor(api, lambda: [role for role in roles if role not in api]).run())
 
 
 if __name__ == "__main__":

@@ -16,12 +16,13 @@ from app.cli.main import main
 from app.supervision.supervisor import Supervisor
 
 def show_state(self):
+    roles = [*(slot.role for slot in self.api), *self.list_workers()]
     files = [os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
     print("\\n" + json.dumps({
         "threads": len(os.listdir("/proc/self/task")),
         "modules": [name for name in sys.modules],
         "files": files,
-        "roles": [slot.role.name for slot in (*self.api, *self.workers)],
+        "roles": [role.name for role in roles],
     }))
     return 0
 
@@ -32,9 +33,8 @@ main()
 THREADS = """
 import json, os, sys, threading
 from app.cli.server.settings import read_settings
-settings = read_settings()
+settings = read_settings(None)
 import faiss, numpy, cv2
-from joblib import cpu_count
 from threadpoolctl import threadpool_info
 from app.supervision.children import Role, start_child
 from app.threads import set_threads
@@ -54,7 +54,7 @@ def run(threads, report_ready):
         counts.add(torch.get_num_threads())
     print(json.dumps([sorted(counts), count_faiss_threads_elsewhere()]), flush=True)
 
-for threads in (max(1, cpu_count() // settings.slots), 2):
+for threads in (settings.threads_per_slot, 2):
     child = start_child(Role("worker training", lambda report_ready: run(threads, report_ready)))
     os.waitpid(child.pid, 0)
 """

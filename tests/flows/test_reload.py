@@ -15,6 +15,11 @@ from tests.conftest import free_port
 from tests.service_subprocess import ServiceSubprocess
 
 PATH = "/v1/collections"
+ROLES = ("supervisor", "api", "default", "training")
+MAX_SECONDS = 200.0
+"""How long a start takes at most among many tests."""
+
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture
@@ -22,6 +27,8 @@ def service(tmp_path: Path) -> Iterator[ServiceSubprocess]:
     home = tmp_path / "home"
     home.mkdir()
     started = ServiceSubprocess(home, free_port())
+    wait_for(lambda: len(started.list_processes("all")) == len(ROLES))
+    wait_for(lambda: all(started.list_processes(role) for role in ROLES))
     yield started
     started.stop()
 
@@ -30,7 +37,7 @@ def list_pids(service: ServiceSubprocess, role: str) -> set[int]:
     return {process.pid for process in service.list_processes(role)}
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 60.0) -> None:
+def wait_for(condition: Callable[[], object], seconds: float = MAX_SECONDS) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"

@@ -31,21 +31,21 @@ class ApiProcess:
     waits_for_indexes: whether it is ready only when its indexes are loaded, since it replaces a process that has them
     """
 
-    def __init__(self, settings: Settings, listener: socket.socket, waits_for_indexes: bool) -> None:
-        self.settings, self.listener, self.waits_for_indexes = settings, listener, waits_for_indexes
+    def __init__(self, settings: Settings, waits_for_indexes: bool) -> None:
+        self.settings, self.waits_for_indexes = settings, waits_for_indexes
         self._report_ready: ReportReady = lambda: None
         self._app = create_app(settings, self._note_started)
         build_routes(self._app)
 
-    def run(self, report_ready: ReportReady) -> None:
-        """Serve until SIGTERM or SIGINT, or until DRAIN_SIGNAL and the end of all connections.
+    def run(self, listener: socket.socket, report_ready: ReportReady) -> None:
+        """Serve on a socket until SIGTERM or SIGINT, or until DRAIN_SIGNAL and the end of all connections.
 
         Raises SystemExit if the application cannot start.
         """
         self._report_ready = report_ready
         server = DrainingServer(configure_server(self._app, self.settings))
         signal.signal(DRAIN_SIGNAL, server.drain)
-        server.run(sockets=[self.listener])
+        server.run(sockets=[listener])
 
     def _note_started(self, engine: Engine) -> None:
         gc.freeze()  # modules stay: a collection that looked through them would stop all requests for 0.1 s

@@ -31,6 +31,9 @@ def serve(
     host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="port to listen on")] = 8000,
     workers: Annotated[bool, typer.Option(help="start the workers too")] = True,
+    api_processes: Annotated[
+        int | None, typer.Option(help="processes of the API, which share the port; by default LIKENESS_API_PROCESSES")
+    ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="only check that HUP could replace a running service by this version")
     ] = False,
@@ -41,9 +44,10 @@ def serve(
     old ones of the API finish their requests first.
     """
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy reads it: the process that forks has one thread
-    settings = import_uncollected("app.cli.server.settings").read_settings()
-    service = import_uncollected("app.cli.server.service")
+    environment = import_uncollected("app.cli.server.settings")
+    settings = environment.read_settings(api_processes)
     if check:
-        service.check_reload(settings)
-    else:
-        service.run_service(settings, host, port, workers)
+        import_uncollected("app.cli.server.service").check_reload(settings)
+        return
+    environment.share_metrics(settings)
+    import_uncollected("app.cli.server.service").run_service(settings, host, port, workers)

@@ -1,18 +1,22 @@
 """Run the API and its workers, forked from this process."""
 
 import gc
-import socket
+import os
+import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 
 from joblib import cpu_count
 
 from app.cli.server.api_process import ApiProcess
 from app.cli.server.in_child import PreparingProcess
+from app.cli.server.listeners import open_listeners
 from app.cli.server.preparation import Preparation, check_replaceable
-from app.config import Settings
+from app.cli.server.settings import leave_shared_metrics
+from app.config import METRICS_VARIABLE, Settings
 from app.imports import import_uncollected
-from app.startup import CannotStart, exit_with_reason
+from app.startup import exit_with_reason
 from app.storage.home_watch import HomeWatch
 from app.supervision.children import ReportReady, Role
 from app.supervision.reloading import Reloader, take_handover
@@ -33,46 +37,28 @@ def run_service(settings: Settings, host: str, port: int, workers: bool) -> None
     """Run until SIGTERM or SIGINT. Raises SystemExit if the service cannot start, or has to be given up."""
     handover = take_handover()
     with exit_with_reason(settings), ExitStack() as stack:
-        listeners, predecessors = handover or ([listen(host, port)], Predecessors())
+        listeners, predecessors = handover or (open_listeners(host, port, settings.api_processes), Predecessors())
         for listener in listeners:
             stack.enter_context(listener)
         preparing = PreparingProcess(settings)
-        api = ApiProcess(settings, listeners[0], waits_for_indexes=handover is not None)
-        worker_roles = list_worker_roles(settings) if workers else []
+        api = ApiProcess(settings, waits_for_indexes=handover is not None)
         preparation = preparing.finish()
         stack.pop_all()  # keeps the listeners open
     if handover is None:
         announce(preparation, f"http://{host}:{port}")
-    gc.collect()
     gc.freeze()  # a collection would write to every object, and so copy the memory that the processes share
     supervisor = Supervisor(
-        [Role("api", api.run)],
-        worker_roles,
+        [Role("api", partial(api.run, listener)) for listener in listeners],
+        partial(list_worker_roles, settings) if workers else list,
         may_start=may_start_again(settings),
         reload=Reloader(listeners).reload,
         predecessors=predecessors,
     )
     code = supervisor.run()
+    if METRICS_VARIABLE in os.environ:
+        shutil.rmtree(os.environ[METRICS_VARIABLE], ignore_errors=True)
     if code:
         raise SystemExit(code)
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that is bound to this address. Raises CannotStart."""
-    listener = None
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-    except OSError as error:
-        if listener is not None:
-            listener.close()
-        raise CannotStart(
-            f"it cannot listen on {host}, port {port}: {error.strerror}. Stop the process that uses the port, or "
-            "choose another with --port"
-        ) from error
-    return listener
 
 
 def announce(preparation: Preparation, address: str) -> None:
@@ -91,13 +77,16 @@ def may_start_again(settings: Settings) -> Callable[[], bool]:
 
 
 def list_worker_roles(settings: Settings) -> list[Role]:
-    """The workers for short jobs, and the one for trainings."""
+    """The workers for short jobs, and the one for trainings. Their modules are imported now."""
     run_worker = import_uncollected(WORKERS_MODULE).run_worker
+    gc.freeze()
 
     def run_default(report_ready: ReportReady) -> None:
+        leave_shared_metrics()
         run_worker("default", 1, report_ready)
 
     def run_training(report_ready: ReportReady) -> None:
+        leave_shared_metrics()
         run_worker("training", cpu_count(), report_ready)
 
     default = [Role("worker default", run_default)] * (settings.workers or cpu_count())
