@@ -2,7 +2,8 @@
 
 Each leaves a file `NAME.PID` in the folder when it starts, and adds its name to `ended` when it is asked to end. Names
 that begin with `api` are processes of the API, the others workers. `slow` becomes ready half a second late, `failing`
-ends at once before it is ready, `dying` after, and `stubborn` does not end when it is asked to.
+ends at once before it is ready, `dying` after, and `stubborn` does not end when it is asked to. With `polling`, all
+processes look for their supervisor themselves, as where the kernel does not tell them of its end.
 """
 
 import signal
@@ -12,7 +13,7 @@ from functools import partial
 from os import getpid
 from pathlib import Path
 
-from app.supervision import supervisor
+from app.supervision import parent_watch, supervisor
 from app.supervision.children import ReportReady, Role
 from app.supervision.supervisor import Supervisor
 
@@ -21,6 +22,7 @@ SLOW_SECONDS = 0.5
 
 def run(folder: Path, name: str, report_ready: ReportReady) -> None:
     """Do what the name says."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     (folder / f"{name}.{getpid()}").touch()
     if "failing" in name:
         raise SystemExit(3)
@@ -30,7 +32,6 @@ def run(folder: Path, name: str, report_ready: ReportReady) -> None:
     report_ready()
     if "dying" in name:
         raise SystemExit(4)
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     signal.sigwait([signal.SIGTERM])
     with (folder / "ended").open("a") as ended:
         ended.write(f"{name}\n")
@@ -41,6 +42,8 @@ def run(folder: Path, name: str, report_ready: ReportReady) -> None:
 def main() -> None:
     folder, names = Path(sys.argv[1]), sys.argv[2:]
     supervisor.MAX_STOP_SECONDS = 1.0
+    if any("polling" in name for name in names):
+        parent_watch._request_signal = lambda: False
     roles = [Role(name, partial(run, folder, name)) for name in names]
     api = [role for role in roles if role.name.startswith("api")]
     raise SystemExit(Supervisor(api, lambda: [role for role in roles if role not in api]).run())

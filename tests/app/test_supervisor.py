@@ -95,11 +95,12 @@ def test_a_killed_process_is_started_again(start: Start, tmp_path: Path, name: s
     assert f"process.ended name='{name}' pid={first} signal=SIGKILL" in stop(supervisor)
 
 
-def test_processes_end_with_a_supervisor_that_is_killed(start: Start, tmp_path: Path) -> None:
-    supervisor = start("api", "worker")
-    wait_for(lambda: list_pids(tmp_path, "worker"))
+@pytest.mark.parametrize("worker", ["worker", "worker-polling"])
+def test_processes_end_with_a_supervisor_that_is_killed(start: Start, tmp_path: Path, worker: str) -> None:
+    supervisor = start("api", worker)
+    wait_for(lambda: list_pids(tmp_path, worker))
     supervisor.kill()
-    pids = list_pids(tmp_path, "api") | list_pids(tmp_path, "worker")
+    pids = list_pids(tmp_path, "api") | list_pids(tmp_path, worker)
     wait_for(lambda: not any(is_running(pid) for pid in pids))
     wait_for(lambda: len((tmp_path / "ended").read_text().split()) == 2)
 
