@@ -1,6 +1,7 @@
 """Kill a service and start it again, and measure what it takes until it is ready, and what its processes hold idle.
 
     python -m benchmarks.ready_again [--faces 100000] [--dim 128] [--rounds 3] [--home HOME]
+        [--recogniser auto] [--options=--api-processes=2]
 
 The gallery is drawn and written directly. The first start writes the snapshot of the index. Then the service gets
 SIGKILL, all its processes at once, and starts anew; besides the seconds, the processor seconds of all its processes are
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,7 +33,7 @@ POLL_SECONDS = 0.02
 SNAPSHOTS = "indexes"
 
 
-IDLE_SECONDS = 5.0
+IDLE_SECONDS = 20.0
 MiB = 2**20
 
 
@@ -53,15 +55,15 @@ class Memory(NamedTuple):
 class MeasuredService:
     """`likeness serve` over one home, which is started and killed again and again."""
 
-    def __init__(self, home: Path) -> None:
-        self.home, self.port = home, _find_free_port()
+    def __init__(self, home: Path, recogniser: str, options: Sequence[str]) -> None:
+        self.home, self.port, self.recogniser, self.options = home, _find_free_port(), recogniser, options
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Start:
         """Start it and wait until it is ready. Raises RuntimeError if it does not become so."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("LIKENESS_")}
-        environment |= {"LIKENESS_HOME": str(self.home), "LIKENESS_DEFAULT_RECOGNISER": "lbp"}
-        command = [sys.executable, "-m", "app.cli", "serve", "--port", str(self.port)]
+        environment |= {"LIKENESS_HOME": str(self.home), "LIKENESS_DEFAULT_RECOGNISER": self.recogniser}
+        command = [sys.executable, "-m", "app.cli", "serve", "--port", str(self.port), *self.options]
         began = time.monotonic()
         with (self.home / LOG).open("ab") as log:
             self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
@@ -70,7 +72,11 @@ class MeasuredService:
                 raise RuntimeError(f"the service did not become ready; see {self.home / LOG}")
             time.sleep(POLL_SECONDS)
         seconds = time.monotonic() - began
-        return Start(seconds, sum(_read_processor_seconds(process) for process in self.list_processes()))
+        return Start(seconds, self.read_processor_seconds())
+
+    def read_processor_seconds(self) -> float:
+        """Return what all processes have used since their start."""
+        return sum(_read_processor_seconds(process) for process in self.list_processes())
 
     def list_processes(self) -> list[psutil.Process]:
         """The process that was started, and its children."""
@@ -135,13 +141,15 @@ def main() -> None:
     parser.add_argument("--faces", type=int, default=100_000)
     parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--recogniser", default="lbp", help="of new collections: lbp, or auto for the installed one")
+    parser.add_argument("--options", default="", help="of `likeness serve`, such as --api-processes=2")
     parser.add_argument("--home", type=Path, help="keeps the gallery here, for further runs")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         home = args.home or Path(folder)
         if not (home / "likeness.sqlite").exists():
             write_gallery(home, args.faces, args.dim)
-        service = MeasuredService(home)
+        service = MeasuredService(home, args.recogniser, args.options.split())
         _show("from the rows, first start", service.start())
         service.wait_for_snapshot()
         service.kill()
@@ -149,7 +157,11 @@ def main() -> None:
             _show("after SIGKILL", service.start())
             time.sleep(IDLE_SECONDS)
             processes, rss, pss = service.read_memory()
-            print(f"idle: {processes} processes, RSS {rss:.0f} MiB, PSS {pss:.0f} MiB", flush=True)
+            print(
+                f"idle: {processes} processes, RSS {rss:.0f} MiB, PSS {pss:.0f} MiB; processor seconds since "
+                f"the start: {service.read_processor_seconds():.2f}",
+                flush=True,
+            )
             seconds, processor = service.time_restart()
             print(f"a killed worker is back after {seconds:.2f} s, processor seconds: {processor:.2f}", flush=True)
             service.kill()

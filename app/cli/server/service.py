@@ -10,9 +10,9 @@ from functools import partial
 from joblib import cpu_count
 
 from app.cli.server.api_process import ApiProcess
-from app.cli.server.in_child import PreparingProcess
 from app.cli.server.listeners import open_listeners
 from app.cli.server.preparation import Preparation, check_replaceable
+from app.cli.server.preparing_process import PreparingProcess
 from app.cli.server.settings import leave_shared_metrics
 from app.config import METRICS_VARIABLE, Settings
 from app.imports import import_uncollected
