@@ -16,6 +16,9 @@ MODEL_FOLDER, DETECTOR_FOLDER, AUDIT_FOLDER, SNAPSHOT_FOLDER = (
     "audit",
     "snapshots",
 )  # of the home
+API_PROCESSES_VARIABLE = "LIKENESS_API_PROCESSES"
+METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+"""With it, prometheus_client counts in files of a folder, from which each process can read what all have counted."""
 CLIENT = {"LIKENESS_URL", "LIKENESS_KEY"}  # where the commands find a service; no setting of one
 MiB = 2**20
 REPLACED = dict.fromkeys(("onnx_manifests", "cnn_manifests"), "descriptor_manifests")
@@ -51,11 +54,18 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
         "auto", description="Where search indexes live. `auto`: on the GPU if FAISS finds one, otherwise on the CPU."
     )
 
+    api_processes: int = Field(
+        1, ge=1, le=64, description="Processes of the API that `likeness serve` starts; they share the port."
+    )
     workers: int = Field(
         0, ge=0, le=64, description="Worker processes for short jobs that `likeness serve` starts. 0: one per core."
     )
     inference_slots: int = Field(
-        0, ge=0, le=256, description="Requests of an API process that are described at once. 0: one per core."
+        0,
+        ge=0,
+        le=256,
+        description="Requests of an API process that are described at once. 0: one per core, shared by the "
+        "`api_processes`.",
     )
     request_slots: int = Field(
         0,
@@ -97,7 +107,8 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
     max_connections_per_address: int = Field(
         256,
         gt=0,
-        description="Most connections from one IPv4 address or IPv6 /64 network. A proxy counts as one address.",
+        description="Most connections of an API process from one IPv4 address or IPv6 /64 network. A proxy counts as "
+        "one address.",
     )
     max_key_requests_per_minute: int = Field(
         0, ge=0, description="How many requests a key may send in a minute before it is answered with 429. 0: any."
@@ -243,7 +254,13 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def slots(self) -> int:
-        return self.inference_slots or cpu_count()
+        return self.inference_slots or max(1, cpu_count() // self.api_processes)
+
+    @property
+    def threads_per_slot(self) -> int:
+        """The threads of the numerical libraries for a request of the API."""
+        cores: int = cpu_count()
+        return max(1, cores // (self.slots * self.api_processes))
 
     @property
     def concurrent_requests(self) -> int:

@@ -10,7 +10,6 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from joblib import cpu_count
 from sqlalchemy.exc import OperationalError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -57,7 +56,7 @@ from app.recognisers.routes import router as recognisers
 from app.resources import Resources, open_resources
 from app.search.routes import router as search
 from app.search.vector_routes import router as vector_search
-from app.serving.engine import open_engine
+from app.serving.engine import Engine, open_engine
 from app.shadow_comparisons.routes import router as shadow_comparisons
 from app.storage.audit_log.spool import LOST_ENTRIES
 from app.storage.audit_log.writer import open_spool
@@ -102,7 +101,7 @@ ROUTERS = (
 )
 
 
-def create_app(settings: Settings, when_started: Callable[[], object] = lambda: None) -> DocumentedApi:
+def create_app(settings: Settings, when_started: Callable[[Engine], object] = lambda _: None) -> DocumentedApi:
     """Create the application. Its resources are opened when it starts and closed when it stops.
 
     when_started: called once it can answer
@@ -113,7 +112,7 @@ def create_app(settings: Settings, when_started: Callable[[], object] = lambda: 
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
-        set_threads(max(1, cpu_count() // settings.slots))
+        set_threads(settings.threads_per_slot)
         set_switch_interval()
         build_routes(app)
         with open_resources(settings) as resources:
@@ -123,7 +122,7 @@ def create_app(settings: Settings, when_started: Callable[[], object] = lambda: 
                 open_engine(resources, lambda: gate.waiting) as engine,
             ):
                 opened.append(resources)
-                when_started()
+                when_started(engine)
                 yield {"resources": resources, "engine": engine, "audit_spool": spool}
 
     app = DocumentedApi(ROUTERS, lifespan=lifespan)

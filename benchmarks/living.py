@@ -16,9 +16,9 @@ from typing import Any
 
 import httpx
 import numpy as np
-import psutil
 
 from app.cli.private_service import run_service
+from benchmarks.load.processes import find_api_process
 
 READ_SECONDS = 0.02
 
@@ -107,8 +107,7 @@ class Memory(threading.Thread):
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
-        children = psutil.Process().children(recursive=True)
-        self.api = next(c for c in children if "serve" in c.cmdline())
+        self.api = find_api_process()
         self.seen: list[int] = []
         self.stopping = threading.Event()
 

@@ -22,6 +22,7 @@ import psutil
 
 from benchmarks.load.connections import Address, Answer, ConnectionPool
 from benchmarks.load.private_gallery import run_private_service, write_gallery
+from benchmarks.load.processes import find_api_process
 from benchmarks.load.traffic import Gallery
 from ml.indexes import default_cell_count
 from tests.conftest import free_port
@@ -86,12 +87,6 @@ def format_searches(address: Address, path: str, gallery: Gallery) -> list[bytes
     chosen = np.random.default_rng(0).choice(len(gallery.rows), QUERIES)
     vectors = (gallery.rows[chosen] + np.float32(1e-3)).tolist()
     return [address.format_request("POST", path, json.dumps({"vector": vector}).encode()) for vector in vectors]
-
-
-def find_api_process() -> psutil.Process:
-    """Return the process that answers requests: of the service's processes, the one with the port."""
-    children = psutil.Process().children(recursive=True)
-    return next(child for child in children if any(c.status == "LISTEN" for c in child.net_connections("tcp")))
 
 
 def wait_until_answered(target: Target) -> Answer:

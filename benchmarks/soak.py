@@ -22,6 +22,7 @@ import psutil
 from benchmarks.load.connections import ConnectionPool
 from benchmarks.load.generator import count_statuses, find_percentile_ms, send_at_rate, send_in_turn
 from benchmarks.load.private_gallery import run_private_service, write_gallery
+from benchmarks.load.processes import read_role
 from benchmarks.load.traffic import MixedTraffic
 
 READ_SECONDS = 2.0
@@ -41,15 +42,15 @@ class MemoryReading(NamedTuple):
 
 def read_memory(seconds: float) -> MemoryReading:
     """Read the memory of the service that this process has started."""
-    sizes = {"serve": 0, "workers": 0}
+    sizes = {"api": 0, "worker": 0}
     for process in psutil.Process().children(recursive=True):
         try:
-            words, size = process.cmdline(), process.memory_info().rss
+            role, size = read_role(process).partition(" ")[0], process.memory_info().rss
         except psutil.NoSuchProcess:
             continue
-        for name in sizes.keys() & set(words):
-            sizes[name] += size
-    return MemoryReading(seconds, sizes["serve"], sizes["workers"])
+        if role in sizes:
+            sizes[role] += size
+    return MemoryReading(seconds, sizes["api"], sizes["worker"])
 
 
 def find_slope(seconds: Sequence[float], sizes: Sequence[int]) -> float:

@@ -23,8 +23,8 @@ from tests.databases import migrate
 LIKENESS_COMMAND = [sys.executable, "-m", "app.cli"]
 ROOT = Path(__file__).resolve().parents[1]
 POLL_SECONDS = 0.1
-ORPHAN_SECONDS = 90
-"""A worker notices that its server is gone once its modules are loaded, which takes half a minute among many tests."""
+ORPHAN_SECONDS = 30
+"""How long processes may outlive their supervisor on a crowded machine."""
 SHOWN_LOG_CHARACTERS = 3000
 
 
@@ -89,31 +89,34 @@ class ServiceSubprocess:
         return (self.home / "log").read_text()[-SHOWN_LOG_CHARACTERS:]
 
     def list_processes(self, role: str) -> list[psutil.Process]:
-        """The living processes of a role: `api`, a worker's queue (`default` or `training`), or `all`."""
+        """The living processes of a role: `supervisor`, `api`, a worker's queue (`default`, `training`), or `all`."""
         assert self.process is not None
-        server = psutil.Process(self.process.pid)
-        if role == "api":
-            return [server]
-        workers = [child for child in server.children() if child.status() != psutil.STATUS_ZOMBIE]
-        return [server, *workers] if role == "all" else [w for w in workers if role in w.cmdline()]
+        supervisor = psutil.Process(self.process.pid)
+        if role == "supervisor":
+            return [supervisor]
+        children = [child for child in supervisor.children() if child.status() != psutil.STATUS_ZOMBIE]
+        return [supervisor, *children] if role == "all" else [c for c in children if _is_of_role(c, role)]
 
     def kill(self, role: str) -> None:
         """Send SIGKILL to the processes of a role.
 
-        The server starts killed workers again by itself. If the server is killed, its workers end, also those that it
-        had only begun to start, and this method starts the service again.
+        The supervisor starts killed processes again by itself; this method waits for the API to be ready. If the
+        supervisor is killed, its processes end, and this method starts the service again.
         """
         assert self.process is not None
-        victims, orphans = self.list_processes(role), self.list_processes("all")[1:] if role == "api" else []
+        victims = self.list_processes(role)
+        orphans = self.list_processes("all")[1:] if role == "supervisor" else []
         for victim in victims:
             victim.send_signal(signal.SIGKILL)
-        if role in ("api", "all"):
+        if role in ("supervisor", "all"):
             self.process.wait()
             deadline = time.monotonic() + ORPHAN_SECONDS
             while alive := [orphan for orphan in orphans if _is_alive(orphan)]:
-                assert time.monotonic() < deadline, f"workers outlived their server: {alive}"
+                assert time.monotonic() < deadline, f"processes outlived their supervisor: {alive}"
                 time.sleep(POLL_SECONDS / 2)
             self.start()
+        elif role == "api":
+            self.wait_until_ready()
 
     def stop(self) -> None:
         assert self.process is not None
@@ -143,6 +146,16 @@ class ServiceSubprocess:
         """Read rows from the SQLite database directly."""
         with closing(sqlite3.connect(self.home / "likeness.sqlite", timeout=20)) as database:
             return database.execute(statement, values).fetchall()
+
+    def execute(self, statement: str) -> None:
+        """Change the SQLite database directly."""
+        with closing(sqlite3.connect(self.home / "likeness.sqlite", timeout=20)) as database, database:
+            database.execute(statement)
+
+
+def _is_of_role(process: psutil.Process, role: str) -> bool:
+    title = " ".join(process.cmdline())
+    return title.startswith("likeness: api" if role == "api" else f"likeness: worker {role}")
 
 
 def _is_alive(process: psutil.Process) -> bool:

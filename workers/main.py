@@ -7,8 +7,10 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 
+from setproctitle import setproctitle
 from sqlalchemy.exc import OperationalError
 
 from app.config import Settings
@@ -27,7 +29,6 @@ from workers.schedule import Schedule
 
 log = logging.getLogger("likeness.worker")
 GRACE_SECONDS = 5.0
-PARENT_POLL_SECONDS = 0.5
 RETRY_SECONDS = 1.0
 TRAINING_NICENESS = 15
 
@@ -160,14 +161,6 @@ class Worker:
         log.info("job.%s job_id=%s", state, job_id)
 
 
-def end_with_parent(parent: int) -> None:
-    """Send this process SIGTERM when the one that started it has ended, even if it ended before this one was up."""
-    while os.getppid() == parent:
-        time.sleep(PARENT_POLL_SECONDS)
-    log.warning("worker.parent_gone pid=%d", parent)
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
 def _check_database(resources: Resources) -> None:
     """Check that the database is one that this version knows. One that cannot be reached is waited for, by `run`.
 
@@ -180,26 +173,35 @@ def _check_database(resources: Resources) -> None:
         log.warning("database.away error=%s", error)
 
 
+def run_worker(queue: str, threads: int, report_ready: Callable[[], None] | None = None) -> None:
+    """Run the jobs of a queue in this process until it receives SIGTERM or SIGINT.
+
+    threads: of the numerical libraries
+    report_ready: is called when the worker can take jobs; None if the worker was not started by a running service
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    if queue == "training":
+        os.nice(TRAINING_NICENESS)
+    set_threads(threads)
+    with ExitStack() as stack:
+        with exit_with_reason():
+            settings = Settings.from_env(os.environ)
+        with exit_with_reason(settings):
+            resources = stack.enter_context(open_resources(settings, is_running=report_ready is not None))
+            _check_database(resources)
+        worker = Worker(resources, queue)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, worker.stop)
+        if report_ready is not None:
+            report_ready()
+        worker.run()
+
+
 def main() -> None:
     """`python -m workers --queue default` (imports, publishing) or `--queue training` (fits, evaluations)."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--queue", choices=("default", "training"), default="default")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--parent", type=int, help="stop when this process, which started the worker, is gone")
     arguments = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    if arguments.parent:
-        threading.Thread(target=end_with_parent, args=(arguments.parent,), name="parent", daemon=True).start()
-    if arguments.queue == "training":
-        os.nice(TRAINING_NICENESS)
-    set_threads(arguments.threads)
-    with ExitStack() as stack:
-        with exit_with_reason():
-            settings = Settings.from_env(os.environ)
-        with exit_with_reason(settings):
-            resources = stack.enter_context(open_resources(settings, is_running=arguments.parent is not None))
-            _check_database(resources)
-        worker = Worker(resources, arguments.queue)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, worker.stop)
-        worker.run()
+    setproctitle(f"likeness: worker {arguments.queue}")
+    run_worker(arguments.queue, arguments.threads)

@@ -11,9 +11,9 @@ from app.imports import import_uncollected
 from app.storage.private_files import make_files_private
 
 COMMANDS = {
-    "serve": "app.cli.serve:serve",
-    "worker": "app.cli.serve:worker",
-    "migrate": "app.cli.serve:migrate",
+    "serve": "app.cli.server.commands:serve",
+    "worker": "app.cli.server.commands:worker",
+    "migrate": "app.cli.server.commands:migrate",
     "import": "app.cli.service_commands:import_",
     "search": "app.cli.service_commands:search",
     "train": "app.cli.service_commands:train",

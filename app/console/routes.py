@@ -1,8 +1,8 @@
 """The operator's page: static files that speak only the public API; and the documentation of that API."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
-import plotly
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
@@ -10,8 +10,17 @@ from fastapi.staticfiles import StaticFiles
 from app.console import documentation
 from app.console.fixed_pages import FixedPage
 
+
+def find_package(name: str) -> Path:
+    """Return the folder of a package without importing it. Raises ModuleNotFoundError."""
+    spec = find_spec(name)
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError(f"there is no package {name!r}", name=name)
+    return Path(spec.origin).parent
+
+
 STATIC = Path(__file__).parent / "static"
-CHARTS = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
+CHARTS = find_package("plotly") / "package_data" / "plotly.min.js"
 POLICY = (
     "default-src 'none'; script-src 'self'; connect-src 'self'; img-src 'self' blob: data:; "
     "style-src 'self' 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

@@ -1,14 +1,17 @@
-"""Migrate the schema of the database with Alembic."""
+"""Migrate the schema of the database with Alembic, which is imported only where it is used."""
 
-from alembic import command
-from alembic.config import Config
-from alembic.util import CommandError
+from typing import TYPE_CHECKING
 
 from app.db.schema import MIGRATIONS, make_newer_schema_error
 
+if TYPE_CHECKING:
+    from alembic.config import Config
 
-def make_config(url: str) -> Config:
+
+def make_config(url: str) -> "Config":
     """Return Alembic's configuration for the database at this address."""
+    from alembic.config import Config
+
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))
     config.set_main_option("sqlalchemy.url", url.replace("%", "%%"))
@@ -20,6 +23,9 @@ def upgrade_database(url: str) -> None:
 
     Raises CannotStart if a newer version of Likeness made the schema.
     """
+    from alembic import command
+    from alembic.util import CommandError
+
     try:
         command.upgrade(make_config(url), "head")
     except CommandError as error:

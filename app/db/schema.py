@@ -24,6 +24,11 @@ def list_known_revisions() -> set[str]:
     return {path.name.partition("_")[0] for path in (MIGRATIONS / "versions").glob("[0-9]*.py")}
 
 
+def is_newest_schema(database: Engine) -> bool:
+    """Whether the schema is that of this version. Raises OperationalError, DatabaseError."""
+    return read_schema_revision(database) == max(list_known_revisions())
+
+
 def check_schema(database: Engine) -> None:
     """Check that no newer version of Likeness made the schema. Raises CannotStart, OperationalError, DatabaseError."""
     revision = read_schema_revision(database)
@@ -36,7 +41,7 @@ def check_tables(database: Engine) -> None:
 
     Raises CannotStart, OperationalError, DatabaseError.
     """
-    if read_schema_revision(database) != max(list_known_revisions()):
+    if not is_newest_schema(database):
         return
     stored = {
         table: {column["name"] for column in columns}

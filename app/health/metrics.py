@@ -1,16 +1,19 @@
 """Metrics for Prometheus: counts of requests, and gauges that are read from the tables and the engine on demand."""
 
+import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.config import METRICS_VARIABLE
 from app.db.tables import POINTERS, Collection, Deployment, Face, Follower, Job, now
 from app.deps.caller import Caller
 from app.galleries.damaged_faces import count_damaged_faces
@@ -24,7 +27,7 @@ LATENCY_BUCKETS_SECONDS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 
 
 class Meter:
-    """The request counts and latencies of one API process, and other metrics of it."""
+    """The request counts and latencies of an API process, or of all that count together, and other metrics of them."""
 
     def __init__(self, metrics: Iterable[Counter | Histogram] = ()) -> None:
         self.registry = CollectorRegistry()
@@ -39,6 +42,14 @@ class Meter:
         self.requests = Counter("likeness_requests", "Answered requests", (*kinds, "status"), registry=self.registry)
         for metric in (PHOTO_FAILURES, DAMAGED_FILES, *metrics):
             self.registry.register(metric)
+
+    def format(self) -> bytes:
+        """Return the metrics in the text format of Prometheus."""
+        if METRICS_VARIABLE not in os.environ:
+            return generate_latest(self.registry)
+        shared = CollectorRegistry()
+        MultiProcessCollector(shared)  # type: ignore[no-untyped-call]
+        return generate_latest(shared)
 
 
 class MetricsMiddleware:
@@ -85,17 +96,20 @@ class RequestCounts(Collector):
         yield self._gauge(
             "follower_lag", "Changes that a process lags behind", ("process", "collection", "task"), self._read_lag()
         )
+        process = self.engine.follower.process
         vectors = (
-            (served.collection, served.task, model_id, index.state.vectors)
+            (process, served.collection, served.task, model_id, index.state.vectors)
             for served in self.engine.list_deployments()
             for model_id, index in served.indexes.items()
         )
-        visible = [row for row in vectors if self._may_see(row[0])]
-        yield self._gauge(
-            "index_vectors", "Embeddings in the indexes of this process", ("collection", "task", "model"), visible
-        )
+        visible = [row for row in vectors if self._may_see(row[1])]
+        labels = ("process", "collection", "task", "model")
+        yield self._gauge("index_vectors", "Embeddings in the indexes of the process that answers", labels, visible)
         if not self.caller.collections:
-            yield self._gauge("requests_waiting", "Requests that wait for a slot", (), [(self.engine.count_waiting(),)])
+            waiting = [(process, self.engine.count_waiting())]
+            yield self._gauge(
+                "requests_waiting", "Requests that wait for a slot of the process that answers", ("process",), waiting
+            )
             jobs = select(Job.kind, Job.state, func.count()).group_by(Job.kind, Job.state)
             yield self._gauge("jobs", "Jobs by kind and state", ("kind", "state"), self.session.execute(jobs).all())
             failures = select(func.sum(Job.result["photo_failures"].as_integer())).where(Job.kind == ImportArchive.kind)
@@ -143,5 +157,5 @@ def format_metrics(meter: Meter, session: Session, engine: Engine, caller: Calle
     """Return all metrics in the text format of Prometheus; without those of the process to a key that is bound."""
     gauges = CollectorRegistry()
     gauges.register(RequestCounts(session, engine, caller))
-    of_process = b"" if caller.collections else generate_latest(meter.registry)
+    of_process = b"" if caller.collections else meter.format()
     return of_process + generate_latest(gauges)

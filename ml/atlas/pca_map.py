@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.linalg import eigh
 
 from ml.atlas.base import Coordinates, check_map_rows
 from ml.errors import Corrupt, WrongShape
@@ -73,7 +73,7 @@ def _find_axes(centred: NDArray[np.float64]) -> NDArray[np.float64]:
     is_wide = centred.shape[1] > len(centred)
     gram = centred @ centred.T if is_wide else centred.T @ centred
     size = len(gram)
-    values, vectors = eigh(gram, subset_by_index=[max(0, size - AXES), size - 1])
+    values, vectors = scipy.linalg.eigh(gram, subset_by_index=[max(0, size - AXES), size - 1])
     axes = (centred.T @ vectors if is_wide else vectors).T[::-1][values[::-1] > 1e-12 * values[-1]]
     axes = axes / np.linalg.norm(axes, axis=1, keepdims=True)
     largest = np.take_along_axis(axes, np.abs(axes).argmax(1)[:, None], 1)

@@ -5,8 +5,8 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.linalg import subspace_angles
 
 from ml.embedder_training.examples import TaskExamples
 from ml.embedder_training.task_measurement import MAX_CALIBRATION_PAIRS, HoldoutEmbeddings
@@ -54,7 +54,7 @@ def measure_angles(first: Rows, second: Rows) -> dict[str, float] | None:
     """
     if not len(first) or not len(second):
         return None
-    angles = np.degrees(subspace_angles(first.T.astype(np.float64), second.T.astype(np.float64)))
+    angles = np.degrees(scipy.linalg.subspace_angles(first.T.astype(np.float64), second.T.astype(np.float64)))
     return {"smallest": float(angles.min()), "median": float(np.median(angles)), "largest": float(angles.max())}
 
 

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from app.cli.main import COMMANDS, app
 
-NOT_NEEDED = ("torch", "matplotlib", "sklearn", "scipy.special", "redis", "papers")
+NOT_NEEDED = ("torch", "matplotlib", "plotly", "sklearn", "scipy.linalg", "scipy.special", "redis", "alembic", "papers")
 
 
 @pytest.mark.parametrize("command", [*COMMANDS])
@@ -28,7 +28,7 @@ def test_an_unknown_command_is_refused() -> None:
     assert result.exit_code == 2
 
 
-@pytest.mark.parametrize("module", ["app.cli.serve", "workers.main"])
+@pytest.mark.parametrize("module", ["app.cli.server.service", "workers.main"])
 def test_a_process_starts_without_libraries_that_it_may_not_need(module: str) -> None:
     code = f"import sys, {module}; print(*[name for name in {NOT_NEEDED} if name in sys.modules])"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()

@@ -123,7 +123,9 @@ def test_metrics_need_a_key_and_cover_only_its_collections(api: httpx.Client, ga
     metrics = api.get("/metrics").text
     assert "guess" not in metrics, "anybody could add series without end"
     assert 'likeness_faces{collection="staff",role="gallery"} 20.0' in metrics
-    assert 'likeness_index_vectors{collection="staff",model="m-one",task="identity"} 20.0' in metrics
+    index_vectors = r'likeness_index_vectors\{collection="staff",model="m-one",process="[^"]+",task="identity"\} 20\.0'
+    assert re.search(index_vectors, metrics)
+    assert re.search(r'likeness_requests_waiting\{process="[^"]+"\} 0\.0', metrics)
     assert 'likeness_requests_total{method="GET",route="/v1/collections/{collection}",status="404"} 1.0' in metrics
     assert 'likeness_request_seconds_bucket{le="10.0",method="GET",route="/v1/collections/{collection}"} 2.0' in metrics
     assert "likeness_follower_lag{" in metrics

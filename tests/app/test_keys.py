@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from app.access import keys
 from app.access.key_cache import KeyCache
 from app.cli.main import app as cli
-from app.cli.serve import create_first_key
+from app.cli.server.preparation import create_first_key
 from app.config import Settings
 from app.db.session import reading, writing
 from app.db.tables import AuditEntry, Key, StoredResponse, now

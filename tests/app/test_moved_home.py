@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from app.access import keys
-from app.cli.serve import ServiceProcesses
+from app.cli.server.service import may_start_again
 from app.config import Settings
 from app.db.session import close_database, open_database, reading, writing
 from app.db.tables import Collection
@@ -134,19 +133,16 @@ def test_a_worker_of_a_running_service_makes_no_new_home(resources: Resources, l
     assert not (resources.settings.home / lost).exists()
 
 
-def test_workers_are_restarted_only_while_the_home_is_there(settings: Settings) -> None:
-    processes, away = ServiceProcesses(settings), settings.home.with_name("away")
-    dead = subprocess.Popen(["true"])
-    dead.wait()
-    processes._commands, processes._running = [["true"]], [dead]
+def test_processes_are_started_again_only_while_the_home_is_there(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.storage.home_watch.CHECK_SECONDS", 0.0)
+    may_start, away = may_start_again(settings), settings.home.with_name("away")
+    assert may_start()
     settings.home.rename(away)
-    processes._restart_dead()
-    assert processes._running == [dead]
+    assert not may_start()
     away.rename(settings.home)
-    processes._restart_dead()
-    [started] = processes._running
-    assert started is not dead
-    started.wait()
+    assert may_start()
 
 
 def test_a_home_that_cannot_be_written_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

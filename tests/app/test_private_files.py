@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.serve import migrate as migrate_command
+from app.cli.server.commands import migrate as migrate_command
 from app.storage.private_files import create_home
 from tests.conftest import free_port
 from tests.erasure_traces import photo

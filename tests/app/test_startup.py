@@ -211,7 +211,7 @@ def test_an_error_that_nothing_explains_passes_through() -> None:
 
 def test_the_workers_start_when_the_application_can_answer(home: Path) -> None:
     calls: list[str] = []
-    application = create_app(Settings(home=home, default_recogniser="lbp"), lambda: calls.append("workers"))
+    application = create_app(Settings(home=home, default_recogniser="lbp"), lambda _: calls.append("workers"))
 
     async def start_and_stop() -> None:
         async with application.router.lifespan_context(application) as state:

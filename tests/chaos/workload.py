@@ -27,9 +27,9 @@ RETRY_SECONDS = 0.1
 PARSER_SECONDS = 5.0
 POLL_SECONDS = 0.005
 PARSER = "parser_process"
-ON_DEFAULT = ("default", "default", "default", "api", "all")
+ON_DEFAULT = ("default", "default", "default", "api", "supervisor", "all")
 """What is killed during a job of the queue `default`, each as often as it is named; a worker is named by its queue."""
-ON_TRAINING = ("training", "training", "training", "api", "all")
+ON_TRAINING = ("training", "training", "training", "api", "supervisor", "all")
 
 CheckJob = Callable[[dict[str, Any]], None]
 

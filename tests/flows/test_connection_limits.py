@@ -45,7 +45,8 @@ def run_server(home: Path, **settings: int) -> Iterator[tuple[psutil.Process, in
     with subprocess.Popen(command, env=environment, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
         try:
             wait_until_ready(port)
-            yield psutil.Process(process.pid), port
+            [api] = psutil.Process(process.pid).children()
+            yield api, port
         finally:
             process.kill()
 

@@ -43,6 +43,7 @@ ASYNC_FILES = {
     "app/search/vector_routes.py",
     "app/faces/streaming.py",
     "app/deps/photos.py",
+    "app/deps/server/draining.py",
     "app/deps/server/request_structure.py",
     "app/deps/server/security_headers.py",
     "app/deps/server/unread_bodies.py",

@@ -71,6 +71,8 @@ def choose_default(settings: Settings) -> DefaultRecogniser:
     Raises Unavailable, Corrupt where the settings name a recogniser that cannot be built.
     """
     name = DLIB_RESNET if settings.default_recogniser == AUTO else settings.default_recogniser
+    if name == LBP:
+        return DefaultRecogniser(LBP, make_lbp_model())  # the list would load the network of another one
     entry = next((r for r in list_recognisers(settings) if r.name == name), None)
     if entry is not None and entry.spec is not None:
         return DefaultRecogniser(name, build_model(entry))

@@ -1,0 +1,1 @@
+"""`likeness serve`, and the commands that run its parts alone."""

@@ -1,0 +1,69 @@
+"""What a process of the API does."""
+
+import gc
+import logging
+import signal
+import socket
+import threading
+import time
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from app.config import Settings
+from app.deps.server.configuration import configure_server
+from app.deps.server.draining import DrainingServer
+from app.errors import AppError
+from app.health.service import list_unready_reasons
+from app.main import build_routes, create_app
+from app.serving.engine import Engine
+from app.supervision.children import DRAIN_SIGNAL, ReportReady
+
+log = logging.getLogger("likeness.api")
+
+MAX_INDEX_SECONDS = 60.0
+"""How long a process that replaces another one may load its indexes before the other one ends anyway."""
+POLL_SECONDS = 0.1
+
+
+class ApiProcess:
+    """The application, which is built before the process is forked, and the work of the process.
+
+    waits_for_indexes: whether it is ready only when its indexes are loaded, since it replaces a process that has them
+    """
+
+    def __init__(self, settings: Settings, waits_for_indexes: bool) -> None:
+        self.settings, self.waits_for_indexes = settings, waits_for_indexes
+        self._report_ready: ReportReady = lambda: None
+        self._app = create_app(settings, self._note_started)
+        build_routes(self._app)
+
+    def run(self, listener: socket.socket, report_ready: ReportReady) -> None:
+        """Serve on a socket until SIGTERM or SIGINT, or until DRAIN_SIGNAL and the end of all connections.
+
+        Raises SystemExit if the application cannot start.
+        """
+        self._report_ready = report_ready
+        server = DrainingServer(configure_server(self._app, self.settings))
+        signal.signal(DRAIN_SIGNAL, server.drain)
+        server.run(sockets=[listener])
+
+    def _note_started(self, engine: Engine) -> None:
+        gc.freeze()  # modules stay: a collection that looked through them would stop all requests for 0.1 s
+        if self.waits_for_indexes:
+            threading.Thread(target=self._wait_for_indexes, args=(engine,), name="readiness", daemon=True).start()
+        else:
+            self._report_ready()
+
+    def _wait_for_indexes(self, engine: Engine) -> None:
+        stop_at = time.monotonic() + MAX_INDEX_SECONDS
+        while time.monotonic() < stop_at and not _is_ready(engine):
+            time.sleep(POLL_SECONDS)
+        self._report_ready()
+
+
+def _is_ready(engine: Engine) -> bool:
+    try:
+        return not list_unready_reasons(engine)
+    except (AppError, SQLAlchemyError) as error:
+        log.warning("readiness.unknown error=%s", error)
+        return False

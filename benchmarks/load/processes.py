@@ -1,0 +1,16 @@
+"""Find the processes of a service that this process has started."""
+
+import psutil
+
+PREFIX = "likeness: "
+
+
+def read_role(process: psutil.Process) -> str:
+    """Return what a process of a service does, by its title: `api`, `worker default`; empty for any other process."""
+    title = " ".join(process.cmdline()).strip()
+    return title.removeprefix(PREFIX) if title.startswith(PREFIX) else ""
+
+
+def find_api_process() -> psutil.Process:
+    """Return the process of the API. Raises StopIteration if there is none."""
+    return next(child for child in psutil.Process().children(recursive=True) if read_role(child) == "api")

@@ -1,0 +1,137 @@
+"""Two API processes on one port: what one of them was told, the other knows within a second."""
+
+import re
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from ml import images
+from ml.synthetic_faces import draw, person
+from tests.conftest import free_port
+from tests.service_subprocess import ServiceSubprocess
+
+COLLECTION = "/v1/collections/shared"
+MAX_SECONDS = 1.0
+MAX_ATTEMPTS = 100
+
+
+@pytest.fixture
+def service(tmp_path: Path, database_url: str, request: pytest.FixtureRequest) -> Iterator[ServiceSubprocess]:
+    """On SQLite, and on PostgreSQL with Redis."""
+    home = tmp_path / "home"
+    home.mkdir()
+    addresses = {"database_url": database_url} if database_url else {}
+    if database_url and shutil.which("redis-server"):
+        addresses["redis_url"] = request.getfixturevalue("redis_url")
+    started = ServiceSubprocess(home, free_port(), api_processes="2", **addresses)
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def clients(service: ServiceSubprocess) -> Iterator[list[httpx.Client]]:
+    """A client for each of the processes, with a connection that stays open."""
+    opened: dict[int, httpx.Client] = {}
+    for _ in range(MAX_ATTEMPTS):
+        client = httpx.Client(base_url=service.client.base_url, headers=service.client.headers, timeout=30)
+        process = find_process(service, client)
+        if process in opened:
+            client.close()
+        opened.setdefault(process, client)
+        if len(opened) == 2:
+            break
+    yield list(opened.values())
+    for client in opened.values():
+        client.close()
+
+
+def find_process(service: ServiceSubprocess, client: httpx.Client) -> int:
+    """Return the process that has the connection of a client."""
+    with client.stream("GET", "/livez") as answer:
+        port = answer.extensions["network_stream"].get_extra_info("client_addr")[1]
+        answer.read()
+    [process] = [
+        api.pid
+        for api in service.list_processes("api")
+        for connection in api.net_connections("tcp")
+        if connection.raddr and connection.raddr.port == port
+    ]
+    return process
+
+
+def wait_for(condition: Callable[[], Any]) -> float:
+    """Wait until something is true, and return the seconds that it took."""
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() - began < 30, "it did not happen"
+        time.sleep(0.02)
+    return time.monotonic() - began
+
+
+def enrol(client: httpx.Client, name: str, photo: bytes) -> str:
+    answer = client.post(
+        f"{COLLECTION}/faces", params={"aligned": "true"}, data={"external_image_id": name}, files={"file": photo}
+    )
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["face_records"][0]["face_id"])
+
+
+def search(client: httpx.Client, photo: bytes) -> set[str]:
+    """Return the faces that a search finds; none while the index is being loaded."""
+    answer = client.post(f"{COLLECTION}/search", params={"aligned": "true"}, files={"file": photo})
+    assert answer.status_code in (200, 503), answer.text
+    return {m["face_id"] for face in answer.json().get("faces", []) for m in face["matches"]}
+
+
+def test_what_one_process_was_told_the_other_knows_within_a_second(
+    service: ServiceSubprocess, clients: list[httpx.Client]
+) -> None:
+    first, second = clients
+    photo, other_photo = (images.encode_png(draw(person(i), 0)) for i in range(2))
+    first.put(COLLECTION).raise_for_status()
+    enrolled = enrol(first, "one", photo)
+    wait_for(lambda: search(first, photo) and search(second, photo))  # both have loaded the index
+    added = enrol(first, "two", other_photo)
+    assert wait_for(lambda: added in search(second, photo)) < MAX_SECONDS
+    second.delete(f"{COLLECTION}/faces/{added}").raise_for_status()
+    assert wait_for(lambda: search(first, photo) == {enrolled}) < MAX_SECONDS
+    key = first.post("/v1/keys", json={"role": "reader", "name": "short"}).json()
+    headers = {"x-api-key": key["key"]}
+    assert {client.get("/v1/collections", headers=headers).status_code for client in clients} == {200}
+    first.delete(f"/v1/keys/{key['id']}").raise_for_status()
+    assert wait_for(lambda: second.get("/v1/collections", headers=headers).status_code == 401) < MAX_SECONDS
+
+
+def test_a_repeated_request_is_carried_out_once(service: ServiceSubprocess, clients: list[httpx.Client]) -> None:
+    answers = [
+        client.post("/v1/keys", json={"role": "reader", "name": "once"}, headers={"Idempotency-Key": "k"})
+        for client in clients
+    ]
+    assert [answer.status_code for answer in answers] == [201, 409]
+    assert [key["name"] for key in service.client.get("/v1/keys").json()["keys"]].count("once") == 1
+
+
+def test_each_process_reports_what_all_have_counted(clients: list[httpx.Client]) -> None:
+    pattern = r'likeness_requests_total\{[^}]*"/v1/keys"[^}]*\} (\S+)'
+    for client in clients:
+        for _ in range(3):
+            client.get("/v1/keys").raise_for_status()
+    counts = [sum(map(float, re.findall(pattern, client.get("/metrics").text))) for client in clients]
+    assert counts == [6.0, 6.0]
+    waiting = [re.findall(r'likeness_requests_waiting\{process="([^"]+)"\}', c.get("/metrics").text) for c in clients]
+    assert waiting[0] != waiting[1]
+
+
+def test_connections_are_shared_out(service: ServiceSubprocess) -> None:
+    opened = [httpx.Client(base_url=service.client.base_url, headers=service.client.headers) for _ in range(16)]
+    counts = Counter(find_process(service, client) for client in opened)
+    for client in opened:
+        client.close()
+    assert len(counts) == 2
+    assert min(counts.values()) >= 2, counts
