@@ -172,11 +172,15 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
         gt=0,
         description="Largest body of a request without a photo or archive; most have a limit of 1 MiB too.",
     )
-    max_import_bytes: int = Field(64 * 1024 * MiB, gt=0, description="Largest archive, in bytes as it is sent.")
+    max_import_bytes: int = Field(
+        64 * 1024 * MiB, gt=0, description="Largest archive or file of vectors, in bytes as it is sent."
+    )
     max_import_unpacked_bytes: int = Field(
         512 * 1024 * MiB, gt=0, description="Largest archive, in bytes when it is unpacked."
     )
-    max_import_entries: int = Field(2_000_000, gt=0, description="Most entries of an archive or folder.")
+    max_import_entries: int = Field(
+        2_000_000, gt=0, description="Most entries of an archive or folder, or vectors of a file."
+    )
     max_import_ratio: int = Field(
         200, gt=0, description="Largest ratio of unpacked to packed bytes, of one entry and of a whole archive."
     )

@@ -38,6 +38,7 @@ from app.deps.server.change_number import ChangeNumberMiddleware
 from app.deps.server.request_structure import RequestStructureMiddleware
 from app.document.api import DocumentedApi
 from app.document.methods import find_methods
+from app.embedding_imports.routes import router as embedding_imports
 from app.erasures.routes import router as erasures
 from app.errors import AppError, Invalid, NotFound, describe_problem
 from app.evaluations.routes import router as evaluations
@@ -80,6 +81,7 @@ ROUTERS = (
     collections,
     subjects,
     faces,
+    embedding_imports,
     clusters,
     examinations,
     forecasts,

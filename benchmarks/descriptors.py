@@ -29,6 +29,7 @@ from threadpoolctl import threadpool_limits
 from benchmarks.lbp import draw_crops
 from ml import registry
 from ml.descriptors.base import CROP_SHAPES
+from ml.descriptors.common.crop_descriptors import list_crop_descriptors
 from ml.embedders.base import TrainingSet
 from ml.embedders.wpca import Wpca
 from ml.evaluation.protocols import Protocol, read
@@ -96,7 +97,7 @@ def measure(name: str, args: argparse.Namespace, options: Options, crops: Mappin
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default=",".join(registry.names("descriptors")))
+    parser.add_argument("--only", default=",".join(list_crop_descriptors()))
     parser.add_argument("--option", action="append", default=[], help="NAME.KEY=JSON")
     for name in ("grey", "colour", "names", "protocol", "json"):
         parser.add_argument(f"--{name}", type=Path)

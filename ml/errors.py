@@ -8,6 +8,7 @@ LikenessError
 ├── NotFitted             an embedder was asked to embed before it was fitted
 ├── NotLinear             a distance that cannot be split exactly into contributions
 ├── CannotGoOn            a training cannot continue from that embedder
+├── CannotDescribe        a photo for a descriptor whose vectors are imported
 ├── TooFewPairs           a fit needs more labels; says how many are missing
 ├── Corrupt               a stored file is missing, truncated or altered
 └── Unavailable           an optional file or library is missing; says how to get it
@@ -63,6 +64,16 @@ class TooFewPairs(LikenessError):
 
 class CannotGoOn(LikenessError):
     """A training cannot continue from what that embedder has learned."""
+
+
+class CannotDescribe(LikenessError):
+    """The vectors of the descriptor are imported, so it has no way to describe a photo."""
+
+    def __init__(self, name: str, dim: int) -> None:
+        super().__init__(
+            f"the collection holds imported vectors ({name}, {dim} numbers), which no photo can be compared with. "
+            "Import vectors with faces:import-embeddings, and search with search:by-embedding"
+        )
 
 
 class Corrupt(LikenessError):

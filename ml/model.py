@@ -15,9 +15,10 @@ import numpy as np
 from ml import registry
 from ml.calibration import Calibration
 from ml.descriptors.base import Descriptor
+from ml.descriptors.external import External
 from ml.distances import Distance
 from ml.embedders.base import Embedder
-from ml.errors import Corrupt
+from ml.errors import CannotDescribe, Corrupt
 from ml.files import atomic_write, hash_bytes, hash_file, move_folder, parse_json
 from ml.types import CropKind, Crops, Rows, Spec
 
@@ -45,9 +46,14 @@ class Recipe:
         return tuple(hash_bytes(repr(t).encode())[:16] for t in descriptions)
 
     @property
+    def external(self) -> External | None:
+        """The descriptor whose vectors are imported; None if faces are described."""
+        return next((d for d in self.built if isinstance(d, External)), None)
+
+    @property
     def crops(self) -> tuple[CropKind, ...]:
         """The kinds of crop that the descriptors need."""
-        return tuple(dict.fromkeys(d.crop for d in self.built))
+        return tuple(dict.fromkeys(d.crop for d in self.built if not d.is_external))
 
     @property
     def blocks(self) -> tuple[int, ...]:
@@ -59,8 +65,17 @@ class Recipe:
         """The number of values of all descriptors together."""
         return sum(self.blocks)
 
+    def check_describes(self) -> None:
+        """Raises CannotDescribe if the vectors are imported."""
+        if self.external is not None:
+            raise CannotDescribe(self.external.recogniser, self.dim)
+
     def describe(self, crops: Mapping[CropKind, Crops]) -> Rows:
-        """Describe N crops of each kind that the recipe needs: (N, dim) float32. Raises WrongShape, NotFinite."""
+        """Describe N crops of each kind that the recipe needs: (N, dim) float32.
+
+        Raises WrongShape, NotFinite, CannotDescribe.
+        """
+        self.check_describes()
         return np.concatenate([d.describe(crops[d.crop]) for d in self.built], axis=1)
 
 

@@ -22,6 +22,7 @@ from ml.embedders.base import Progress, ignore_progress
 from ml.model import Recipe
 from ml.types import Rows
 from workers.context import JobContext
+from workers.imported_vectors import check_faces_suit, read_imported
 
 FACES_PER_TASK = 64
 """Enough work for a thread to be worth the hand-over, and little enough to notice a cancellation soon."""
@@ -51,6 +52,12 @@ def describe_in_batches(
 
     Raises the errors of `describe_faces`.
     """
+    check_faces_suit(context, recipe, faces)
+    describe = _describe_crops if recipe.external is None else read_imported
+    yield from describe(context, recipe, faces, size)
+
+
+def _describe_crops(context: JobContext, recipe: Recipe, faces: Sequence[StoredFace], size: int) -> Iterator[Rows]:
     damaged: dict[int, Sequence[DamagedCrop]] = {}
 
     def describe_batch(start: int) -> Rows | None:

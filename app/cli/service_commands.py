@@ -4,12 +4,15 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
+import httpx
 import typer
 from rich.table import Table
 
 from app.cli.client import connect, console, read_answer, wait_for_job
+from app.cli.vector_import import SUFFIX, import_vectors
 
 Url = Annotated[str | None, typer.Option(help="address of the service; default LIKENESS_URL")]
+MAX_SHOWN_ITEMS = 20
 PART_LABELS = {"common": "common to all tasks", "own": "its own", "both": "both"}
 SHARES = ("distance_share", "variance_share", "separation_share")
 Collection = Annotated[str, typer.Argument(help="id of the collection")]
@@ -17,26 +20,41 @@ Collection = Annotated[str, typer.Argument(help="id of the collection")]
 
 def import_(
     collection: Collection,
-    archive: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="tar or zip of <person>/<photo>")],
+    archive: Annotated[
+        Path,
+        typer.Argument(exists=True, dir_okay=False, help="tar or zip of <person>/<photo>, or a .npy file of vectors"),
+    ],
     role: Annotated[str, typer.Option(help="gallery or distractor")] = "gallery",
     aligned: Annotated[bool, typer.Option(help="the photos are face crops already")] = False,
     source: Annotated[str, typer.Option(help="what the photos come from: a camera, a scanner, masked")] = "",
+    table: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="of vectors: CSV or JSON lines, one row a vector")
+    ] = None,
+    metric: Annotated[str, typer.Option(help="of vectors, for a new collection: cosine or l2")] = "cosine",
+    made_by: Annotated[str, typer.Option(help="of vectors, for a new collection: what made them")] = "external",
     url: Url = None,
 ) -> None:
-    """Upload an archive of photos. Shows the progress and the photos that were refused."""
-    with connect(url) as client, archive.open("rb") as body:
-        read_answer(client.put(f"/v1/collections/{collection}"))
-        query = {"role": role, "aligned": str(aligned).lower()} | ({"source": source} if source else {})
-        headers = {"Content-Type": "application/octet-stream"}
-        path = f"/v1/collections/{collection}:import"
-        job = wait_for_job(
-            client, client.post(path, params=query, content=body, headers=headers), f"import {archive.name}"
-        )
+    """Upload an archive of photos, or a file of vectors. Shows the progress and what was refused."""
+    with connect(url) as client:
+        if archive.suffix == SUFFIX:
+            descriptor = {"name": made_by, "metric": metric}
+            job = import_vectors(client, collection, archive, table, descriptor)
+        else:
+            query = {"role": role, "aligned": str(aligned).lower()} | ({"source": source} if source else {})
+            job = _import_archive(client, collection, archive, query)
         console.print_json(json.dumps(job["result"]))
-        for item in read_answer(client.get(f"/v1/jobs/{job['id']}/items", params={"state": "failed", "limit": 20}))[
-            "items"
-        ]:
+        refused = client.get(f"/v1/jobs/{job['id']}/items", params={"state": "failed", "limit": MAX_SHOWN_ITEMS})
+        for item in read_answer(refused)["items"]:
             console.print(f"refused {item['name']}: {', '.join(item['reasons'])}")
+
+
+def _import_archive(client: httpx.Client, collection: str, archive: Path, query: dict[str, str]) -> dict[str, Any]:
+    read_answer(client.put(f"/v1/collections/{collection}"))
+    headers = {"Content-Type": "application/octet-stream"}
+    path = f"/v1/collections/{collection}:import"
+    with archive.open("rb") as body:
+        answer = client.post(path, params=query, content=body, headers=headers)
+    return wait_for_job(client, answer, f"import {archive.name}")
 
 
 def search(

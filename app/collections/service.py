@@ -5,15 +5,18 @@ from collections.abc import Sequence
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from app.collections.schemas import CollectionIn, CollectionOut
+from app.collections.schemas import CollectionDescriptor, CollectionIn, CollectionOut, ExternalDescriptor
 from app.db.lookups import get_collection
 from app.db.tables import BUILT_IN_TASK, Collection, Deployment, Face, Subject
 from app.errors import Conflict
 from app.galleries.erasures import record_erasure
+from app.galleries.external_descriptors import get_external
 from app.queue.jobs import cancel_jobs_of
 from app.resources import Resources
-from app.storage.recognisers.builtin_models import ensure_model
+from app.storage.recognisers.builtin_models import ensure_model, keep_model
 from app.storage.recognisers.catalogue import find_recogniser
+from app.storage.recognisers.external_models import make_external_model
+from ml.descriptors.external import External
 
 
 def put_collection(
@@ -21,20 +24,33 @@ def put_collection(
 ) -> tuple[Collection, bool]:
     """Create or change a collection. Returns it, and whether it is new.
 
-    A new collection is served by the recogniser in the body, or by the default one.
+    A new collection is served by the recogniser in the body, or by the default one; one of imported vectors by the
+    model that compares them as they are.
     Raises Invalid if the recogniser is unknown, Conflict if it is not installed or the collection has another one.
     """
-    model = _find_model(session, resources, body.recogniser)
+    external = None if body.descriptor is None else _keep_external_model(session, resources, body.descriptor)
+    model = external or _find_model(session, resources, body.recogniser)
     collection = session.get(Collection, collection_id)
     if collection is not None:
+        if external is not None and collection.external_model != external:
+            raise Conflict(f"the collection {collection_id!r} exists and has another descriptor; make another one")
         if body.recogniser is not None:
             _check_served_by(session, collection_id, body.recogniser, model)
         collection.description = body.description or collection.description
         return collection, False
-    collection = Collection(id=collection_id, description=body.description)
+    collection = Collection(id=collection_id, description=body.description, external_model=external)
     session.add_all([collection, Deployment(collection_id=collection_id, task=BUILT_IN_TASK, champion=model)])
     session.flush()
     return collection, True
+
+
+def _keep_external_model(session: Session, resources: Resources, descriptor: CollectionDescriptor) -> str:
+    """Keep the model of imported vectors, and return its id."""
+    vectors = descriptor.external
+    external = External(recogniser=vectors.name, size=vectors.dim, metric=vectors.metric)
+    model = keep_model(session, resources.models, make_external_model(external))
+    session.flush()
+    return model
 
 
 def _find_model(session: Session, resources: Resources, recogniser: str | None) -> str:
@@ -80,6 +96,7 @@ def describe_collections(session: Session, collections: Sequence[Collection]) ->
             face_count=faces.get(c.id, 0),
             subject_count=subjects.get(c.id, 0),
             change=c.change,
+            descriptor=_describe_descriptor(get_external(session, c)),
             created_at=c.created_at,
         )
         for c in collections
@@ -89,3 +106,10 @@ def describe_collections(session: Session, collections: Sequence[Collection]) ->
 def _count_rows(session: Session, row: type[Face] | type[Subject], ids: list[str]) -> dict[str, int]:
     counted = select(row.collection_id, func.count()).where(row.collection_id.in_(ids)).group_by(row.collection_id)
     return dict(session.execute(counted).all())
+
+
+def _describe_descriptor(external: External | None) -> CollectionDescriptor | None:
+    if external is None:
+        return None
+    described = ExternalDescriptor(name=external.recogniser, dim=external.dim, metric=external.metric)
+    return CollectionDescriptor(external=described)

@@ -33,7 +33,10 @@ MOVED: dict[int | str, dict[str, Any]] = {
     200: {"model": DeploymentOut, "description": "done", **describe_headers("ETag")},
     202: {"model": JobOut},
 }
-SETS = ((409, "ResourceInUse"), (409, "ModelDamaged"), (409, "TaskDisabled"), (422, "UnknownTask"))
+SETS = (
+    (409, "ExternalDescriptor"), (409, "ResourceInUse"), (409, "ModelDamaged"), (409, "TaskDisabled"),
+    (422, "UnknownTask"),
+)  # fmt: skip
 PUBLISHES = {**ADMIN, **COLLECTION, **declare_problems(*SETS, (422, "ReasonRequired"))}
 
 

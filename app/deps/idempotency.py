@@ -34,7 +34,7 @@ from app.resources import Resources
 
 MAX_KEY_CHARACTERS = 255
 MAX_STORED_BYTES = 2**20
-STREAMED_PATH_SUFFIX = ":import"
+STREAMED_PATH_SUFFIXES = (":import", ":import-embeddings")
 COLLECTION_IN_PATH = re.compile(r"/v1/collections/([A-Za-z0-9_.-]{1,255})(?=[/:]|$)")
 KEPT_HEADERS = ("content-type", "location", "retry-after", "etag", "x-model", "x-index-generation", "x-change-number")
 
@@ -120,7 +120,7 @@ def _hash_key(resources: Resources, caller: str, key: str) -> str:
 async def _compute_fingerprint(scope: Scope, receive: Receive) -> tuple[str, Receive]:
     """Return a hash of method, path, query and body, and a `receive` that yields the body again for the route."""
     digest = hashlib.sha256(f"{scope['method']} {scope['path']}?".encode() + scope["query_string"])
-    if scope["path"].endswith(STREAMED_PATH_SUFFIX):
+    if scope["path"].endswith(STREAMED_PATH_SUFFIXES):
         digest.update(Headers(scope=scope).get("content-length", "").encode())
         return digest.hexdigest(), receive
     messages = [await receive()]

@@ -36,6 +36,7 @@ RUNNING: dict[str, JsonValue] = QUEUED | {
 ENTRY = {name: value for name, value in RUNNING.items() if name != "result"}
 RESULT_ROLES: dict[str, Role] = {
     "import": "reader",
+    "import-embeddings": "reader",
     "ingest": "reader",
     "fit-first": "reader",
     "publish": "reader",

@@ -67,6 +67,11 @@ KNOWN_PROBLEMS: dict[Refusal, tuple[str, str]] = {
         "the server lacks a file or library that the model needs",
         "no ONNX manifest at recogniser.json; docs/use/recognisers.md says how to write one",
     ),
+    (409, "ExternalDescriptor"): (
+        "the collection holds imported vectors and the request needs photos, or the other way round",
+        "the collection holds imported vectors (arcface-r100, 512 numbers), which no photo can be compared with. "
+        "Import vectors with faces:import-embeddings, and search with search:by-embedding",
+    ),
     (409, "CropMissing"): (
         "stored faces lack the kind of crop that the recogniser describes",
         "12 of 2,400 faces of 'staff' have no stored crop of the kind 'colour', which sface describes",
@@ -124,6 +129,10 @@ KNOWN_PROBLEMS: dict[Refusal, tuple[str, str]] = {
     (422, "InvalidArchive"): (
         "the file is not an archive",
         "the archive is refused: its bytes are neither tar, tar.gz nor zip",
+    ),
+    (422, "InvalidVectors"): (
+        "the file is no array of vectors that the collection can hold, or its table has another number of rows",
+        "the vectors are no .npy file that can be imported: it has 3 dimensions; two are needed, one row a face",
     ),
     (422, "UnknownComponent"): (
         "no method or descriptor has this name; the detail lists the known names",

@@ -20,7 +20,9 @@ OfCollection = Annotated[
     Word | None, Query(description="only evaluations of this collection", examples=[examples.COLLECTION])
 ]
 EvaluationId = Annotated[Word, Path(description="an evaluation's id", examples=[examples.EVALUATION])]
-STARTS = declare_problems((404, "ResourceNotFound"), (422, "UnknownComponent"), (422, "UnknownTask"))
+STARTS = declare_problems(
+    (409, "ExternalDescriptor"), (404, "ResourceNotFound"), (422, "UnknownComponent"), (422, "UnknownTask")
+)
 
 
 @router.post(

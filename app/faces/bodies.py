@@ -30,7 +30,10 @@ ENROLLED_RESPONSE: dict[int | str, dict[str, Any]] = {
     200: {"model": EnrolledOut, "description": "the photo was enrolled already, or has no face to enrol"}
 }
 NAMING_PROBLEMS = declare_problems((409, "EnrolmentNotAllowed"))
-ENROL_PROBLEMS = declare_problems((409, "DuplicateWithOtherSubject"), (409, "EnrolmentNotAllowed"))
+ENROL_PROBLEMS = declare_problems(
+    (409, "DuplicateWithOtherSubject"), (409, "EnrolmentNotAllowed"), (409, "ExternalDescriptor")
+)
+IMPORT_PROBLEMS = declare_problems((409, "ExternalDescriptor"))
 CROP_RESPONSE: dict[int | str, dict[str, Any]] = {200: {"content": {"image/png": {"schema": {}}}}}
 PHOTO_RESPONSE: dict[int | str, dict[str, Any]] = {
     200: {"content": {f"image/{kind}": {"schema": {}} for kind in ("jpeg", "png", "webp", "bmp")}}

@@ -77,7 +77,8 @@ def enrol_photo(
     "/{collection}:import",
     status_code=202,
     summary="Import many photos",
-    openapi_extra={**OPERATOR, **COLLECTION, **ARCHIVE, **bodies.IMPORT_BODY} | audit_as("face.import"),
+    openapi_extra={**OPERATOR, **COLLECTION, **ARCHIVE, **bodies.IMPORT_BODY, **bodies.IMPORT_PROBLEMS}
+    | audit_as("face.import"),
 )
 def import_archive(
     collection: CollectionId,

@@ -61,9 +61,9 @@ class FaceOut(BaseModel):
 
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
     face_id: str
-    image_id: str = Field(description="SHA-256 of the photo")
+    image_id: str = Field(description="SHA-256 of the photo; of an imported vector, its first 32 digits")
     external_image_id: str | None
-    bounding_box: BoundingBox
+    bounding_box: BoundingBox | None = Field(description="null: an imported vector, which has no photo")
     landmarks: list[list[float]]
     quality: dict[str, float]
     subject: SubjectRef | None
@@ -78,7 +78,7 @@ class FaceOut(BaseModel):
             face_id=face.face_id,
             image_id=face.image_id,
             external_image_id=face.external_image_id,
-            bounding_box=cast(BoundingBox, face.bounding_box),
+            bounding_box=cast(BoundingBox, face.bounding_box) if face.bounding_box else None,
             landmarks=face.landmarks,
             quality=face.quality,
             subject=subject and SubjectRef(id=subject.id, external_id=subject.external_id),

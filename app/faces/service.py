@@ -19,6 +19,7 @@ from app.errors import Conflict, Forbidden, Invalid, NotFound
 from app.faces.schemas import EnrolledOut, FaceOut, FacePatch, FacesOut, UnindexedOut
 from app.faces.streaming import ReceivedImport
 from app.galleries import subjects
+from app.galleries.external_descriptors import check_takes_photos
 from app.galleries.retention import check_enrolment, check_release, check_unnaming, refuse_enrolment
 from app.publishing import pointers
 from app.queue.jobs import enqueue
@@ -54,9 +55,9 @@ def name_enrolled_face(enrolled: EnrolledOut) -> str | None:
 
 
 def check_collection(resources: Resources, collection: str) -> None:
-    """Check that the collection exists, before any costly work. Raises NotFound."""
+    """Check that the collection exists and takes photos, before any costly work. Raises NotFound, ml.CannotDescribe."""
     with reading(resources.database) as session:
-        get_collection(session, collection)
+        check_takes_photos(session, get_collection(session, collection))
 
 
 def _describe_outcome(outcome: EnrolmentOutcome) -> EnrolledOut:

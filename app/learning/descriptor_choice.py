@@ -11,13 +11,13 @@ from app.learning.component_options import check_options
 from app.learning.plan import ComponentChoice
 from app.learning.training_request import TrainingRequest
 from app.storage.recognisers.manifests import list_registered
-from ml import registry
+from ml.descriptors.common.crop_descriptors import list_crop_descriptors
 from ml.descriptors.common.file_backed import manifest_types
 
 
 def list_descriptor_names(settings: Settings) -> list[str]:
     """Return the names that a training may give, sorted: registered recognisers, and descriptors that need no file."""
-    return sorted(list_registered(settings).keys() | set(registry.names("descriptors")) - manifest_types().keys())
+    return sorted(list_registered(settings).keys() | set(list_crop_descriptors()) - manifest_types().keys())
 
 
 def choose_descriptors(

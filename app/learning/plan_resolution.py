@@ -10,12 +10,14 @@ from app.config import Settings
 from app.db.lookups import get_collection
 from app.db.tables import Face, Task
 from app.errors import Invalid
+from app.galleries.external_descriptors import check_external_suits
 from app.galleries.label_consensus import read_rule
 from app.learning.component_options import check_options, make_options_model
 from app.learning.descriptor_choice import choose_descriptors
 from app.learning.plan import ComponentChoice, Plan, Source
 from app.learning.training_request import TrainingRequest
 from app.learning.warm_start import continue_from_model
+from app.storage.recognisers.external_models import read_external
 from ml import registry
 
 MIN_FACES_PER_DIM = 4
@@ -42,8 +44,9 @@ def make_plan(session: Session, settings: Settings, request: TrainingRequest) ->
     )
     if request.start_from is not None:
         plan = continue_from_model(session, plan, request)
+    external = read_external(plan.model_dump())
     for collection in plan.collections:
-        get_collection(session, collection)
+        check_external_suits(session, get_collection(session, collection), external, "the training")
     _check_tasks(session, plan.tasks)
     _check_sources(plan)
     return _limit_dim(session, plan, request)

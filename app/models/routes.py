@@ -20,7 +20,12 @@ from app.models.schemas import ModelInFull, ModelsOut, PublishAtIn, PublishedOut
 router = APIRouter(prefix="/v1/models", tags=["models"])
 ModelId = Annotated[ModelName, Path()]
 PUBLISHES = declare_problems(
-    (409, "ResourceInUse"), (409, "ModelDamaged"), (409, "TaskDisabled"), (422, "UnknownTask"), (422, "ReasonRequired")
+    (409, "ExternalDescriptor"),
+    (409, "ResourceInUse"),
+    (409, "ModelDamaged"),
+    (409, "TaskDisabled"),
+    (422, "UnknownTask"),
+    (422, "ReasonRequired"),
 )
 PUBLISHED: dict[int | str, dict[str, Any]] = {
     200: {"model": PublishedOut, "description": "the model serves already"},

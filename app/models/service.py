@@ -8,7 +8,7 @@ from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from app.db.lookups import get_model
-from app.db.tables import POINTERS, Deployment, ModelRecord, now
+from app.db.tables import POINTERS, Collection, Deployment, ModelRecord, now
 from app.db.visibility import ALL_ROWS
 from app.deps.caller import Caller
 from app.deps.job_response import JobOut, point_to_job
@@ -64,6 +64,9 @@ def archive_model(session: Session, model: str, caller: Caller) -> ModelInFull:
         raise Conflict(f"{model} is built in: new collections start with it, and it cannot be archived")
     is_named = or_(*(getattr(Deployment, pointer) == model for pointer in POINTERS))
     named = session.scalars(select(Deployment).where(is_named).execution_options(**ALL_ROWS)).all()
+    holding = select(Collection.id).where(Collection.external_model == model).execution_options(**ALL_ROWS)
+    if session.scalar(holding.limit(1)) is not None:
+        raise Conflict(f"{model} holds the vectors that were imported into collections, and cannot be archived")
     note_audited(session, _list_users(row, named))
     if caller.collections:
         _check_not_shared(row, named, caller)

@@ -7,9 +7,10 @@ from typing import Literal
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.db.lookups import get_collection
+from app.db.lookups import get_collection, get_model
 from app.db.tables import Deployment, Job
 from app.errors import Conflict, Invalid
+from app.galleries.external_descriptors import check_model_suits
 from app.publishing import pointers
 from app.publishing.pointers import MoveReason
 from app.queue.jobs import enqueue
@@ -37,9 +38,11 @@ def request_publication(session: Session, collection_id: str, request: PublishRe
     """Move the pointers at once, and return None; or return the job that will move them.
 
     A model with several tasks becomes champion of all tasks that are switched on.
-    Raises NotFound, Conflict (archived, or a task is off), Invalid (a task that the model lacks), Stale.
+    Raises NotFound, Conflict (archived, a task is off, or it reads what the faces lack), Invalid (a task that the model
+    lacks), Stale.
     """
-    get_collection(session, collection_id)
+    collection = get_collection(session, collection_id)
+    check_model_suits(session, collection, get_model(session, request.model))
     if request.override and not request.reason.strip():
         raise Invalid("an override needs a reason, which is recorded", code="ReasonRequired")
     tasks = _resolve_tasks(session, request)

@@ -53,6 +53,22 @@ class IngestBatch(Message):
     last: int
 
 
+class ImportEmbeddings(Message):
+    """Enrol the vectors of a file, and wait until the serving index holds them.
+
+    path: of the .npy file, on a disk that API and workers share; table: of the table beside it, or None
+    """
+
+    kind: ClassVar[str] = "import-embeddings"
+    collection: str
+    path: str
+    table: str | None = None
+
+    @property
+    def lock(self) -> str | None:
+        return f"import-embeddings:{self.collection}"
+
+
 class FitFirst(Message):
     """Fit a WPCA on the first faces of a collection and publish it: the collection's first learned model.
 
@@ -225,7 +241,7 @@ class Sweep(Message):
 MESSAGES: dict[str, type[Message]] = {
     m.kind: m
     for m in (
-        ImportArchive, IngestBatch, FitFirst, Train, Publish, Evaluate, Compare, DiscoverPeople,
-        ExamineGallery, DrawAtlas, ForecastGrowth, Erase, TakeSnapshot, RestoreSnapshot, Sweep,
+        ImportArchive, IngestBatch, ImportEmbeddings, FitFirst, Train, Publish, Evaluate, Compare,
+        DiscoverPeople, ExamineGallery, DrawAtlas, ForecastGrowth, Erase, TakeSnapshot, RestoreSnapshot, Sweep,
     )
 }  # fmt: skip

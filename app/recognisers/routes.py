@@ -25,6 +25,7 @@ USES = {
     **ADMIN,
     **COLLECTION,
     **declare_problems(
+        (409, "ExternalDescriptor"),
         (409, "NotInstalled"),
         (409, "CropMissing"),
         (409, "ResourceInUse"),

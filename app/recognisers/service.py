@@ -11,6 +11,7 @@ from app.db.tables import BUILT_IN_TASK, Deployment, Face, ModelRecord
 from app.deps.caller import Caller
 from app.deps.job_response import JobOut, point_to_job
 from app.errors import Conflict
+from app.galleries.external_descriptors import check_takes_photos
 from app.publishing import requests
 from app.publishing.requests import PublishRequest
 from app.recognisers.schemas import RecogniserOut, RecognisersOut, UsedRecogniserOut, UseRecogniserIn
@@ -49,7 +50,7 @@ def use_recogniser(
     Raises NotFound, Invalid (an unknown recogniser, an override without a reason), Conflict (not installed, crops
     missing), ml.Unavailable or ml.Corrupt if its files were altered.
     """
-    get_collection(session, collection)
+    check_takes_photos(session, get_collection(session, collection))
     recogniser = find_recogniser(resources.settings, body.recogniser)
     _check_crops(session, resources.blobs, collection, recogniser)
     model = ensure_model(session, resources.models, recogniser)

@@ -46,7 +46,8 @@ class SearchContext:
     def use_models(self, collection: str, params: SearchParams) -> Iterator[Criteria]:
         """Use one model for each task for the whole request, whatever is published meanwhile.
 
-        Raises NotFound, Busy if a model is not loaded yet, Conflict if tasks cannot be weighed, DatabaseNeeded.
+        Raises NotFound, Busy if a model is not loaded yet, Conflict if tasks cannot be weighed, DatabaseNeeded, Invalid if
+        crops are to be included and the vectors were imported.
         """
         if self.session is None:
             yield Criteria.of(
@@ -61,6 +62,8 @@ class SearchContext:
                 task: stack.enter_context(self.engine.use(collection, task, params.model, self.change))
                 for task in params.shares
             }
+            if params.include and any(one.model.recipe.external is not None for one in served.values()):
+                raise Invalid("imported vectors have no crops to show or to explain; leave out include")
             yield Criteria.of({served[task]: share for task, share in params.shares.items()})
 
     def find_faces(self, photo: bytes, *, aligned: bool, limit: int) -> list[AlignedFace]:

@@ -35,7 +35,7 @@ BY_PHOTO = {
     **COLLECTION,
     **PHOTO,
     **describe_bodies(PhotoIn, file="visitor.jpg"),
-    **declare_problems(*SEARCH_PROBLEMS, (422, "NoFace")),
+    **declare_problems(*SEARCH_PROBLEMS, (409, "ExternalDescriptor"), (422, "NoFace")),
 }
 BY_FACE = {**READER, **READ, **COLLECTION, **SEARCHES, **declare_problems(*SEARCH_PROBLEMS)}
 BY_PAIR = {
@@ -44,7 +44,7 @@ BY_PAIR = {
     **COLLECTION,
     **PHOTO,
     **describe_bodies(PhotosIn, file=["one.jpg", "other.jpg"]),
-    **declare_problems(*SEARCH_PROBLEMS, (422, "NoFace")),
+    **declare_problems(*SEARCH_PROBLEMS, (409, "ExternalDescriptor"), (422, "NoFace")),
 }
 SEARCH_HEADERS: dict[int | str, dict[str, Any]] = {200: describe_headers("X-Model", "X-Index-Generation")}
 

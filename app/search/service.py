@@ -38,6 +38,7 @@ def search_by_photo(context: SearchContext, collection: str, photo: bytes, param
     """
     limit = 1 if params.face_selection == "largest" else context.engine.resources.settings.max_faces_per_image
     with context.use_models(collection, params) as criteria:
+        criteria.first.model.recipe.check_describes()
         threshold = choose_threshold(criteria, params)
         faces = context.find_faces(photo, aligned=params.aligned, limit=limit)
         sources = [params.source] * len(faces)
@@ -68,7 +69,7 @@ def search_by_face(context: SearchContext, collection: str, face_id: str, params
 def search_by_vector(
     context: SearchContext, collection: str, vector: list[float], params: QuerySearchParams
 ) -> SearchOut:
-    """Search for a vector of the model's dimension.
+    """Search for an embedding of the model or, where vectors are imported, for such a vector.
 
     Raises NotFound, Invalid, Conflict, Busy, DatabaseNeeded if the context has no session and the search is not short.
     """
@@ -80,17 +81,33 @@ def search_by_vector(
         raise Invalid("a vector belongs to one task; to search by several tasks, use a photo or an enrolled face")
     with context.use_models(collection, params) as criteria:
         served = criteria.first
+        if context.session is None and served.model.recipe.external is not None and served.model.embedder.needs_fit:
+            raise DatabaseNeeded  # what embeds the vector may take long
         threshold = choose_threshold(criteria, params)
-        if len(vector) != served.index.dim:
-            raise Invalid(
-                f"the vector must have {served.index.dim} numbers, like the embeddings of model "
-                f"{served.model.id} for {served.task}; this one has {len(vector)}",
-                needed=served.index.dim,
-            )
-        rows = served.correct(np.array([vector], np.float32), [params.source])
+        rows = served.correct(_read_vector(served, vector), [params.source])
         hits = find_matches(context.session, criteria, [rows], params, threshold)
         _plan_comparison(context, criteria, params, hits)
         return build_answer(context, criteria, params, threshold, hits, [Query()])
+
+
+def _read_vector(served: ServedModel, vector: list[float]) -> Rows:
+    """Return the (1, dim) embedding that a vector is, or that the model makes of an imported one. Raises Invalid."""
+    external, dim = served.model.recipe.external, served.index.dim
+    needed, like = dim, f"the embeddings of model {served.model.id} for {served.task}"
+    if external is not None:
+        needed, like = external.dim, f"the vectors that were imported ({external.recogniser})"
+    if len(vector) != needed:
+        raise Invalid(
+            f"the vector must have {needed} numbers, like {like}; this one has {len(vector)}",
+            needed=needed,
+        )
+    rows = np.array([vector], np.float32)
+    if external is None:
+        return rows
+    [fault] = external.find_fault(rows)
+    if fault is not None:
+        raise Invalid(f"the vector cannot be compared by {external.metric}: {fault}")
+    return served.model.embed(external.normalise(rows), served.task)
 
 
 def verify_pair(context: SearchContext, photos: Sequence[bytes], params: VerifyParams) -> VerifyOut:
@@ -103,6 +120,7 @@ def verify_pair(context: SearchContext, photos: Sequence[bytes], params: VerifyP
     session = require_session(context.session)
     collection = _choose_collection(session, params)
     with context.engine.use(collection, params.task, params.model, context.change) as served:
+        served.model.recipe.check_describes()
         check_tasks_enabled(session, [served.task])
         threshold = make_pair_threshold(served.scores, params.fmr)
         faces = [context.find_faces(photo, aligned=params.aligned, limit=1)[0] for photo in photos]

@@ -61,7 +61,8 @@ def search_by_vector(
     engine: EngineDep,
     change: ChangeNumber = None,
 ) -> Response:
-    """Returns the enrolled people nearest to a vector in the space of the model's embeddings.
+    """Returns the enrolled people nearest to a vector in the space of the model's embeddings. In a collection of
+    imported vectors it is a vector like these, whatever model serves.
 
     A vector of another length is answered with 422 and the number of values that are needed.
     """

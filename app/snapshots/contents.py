@@ -80,7 +80,8 @@ def find_models(session: Session, collection: str) -> set[str]:
 
     A model that no row describes any more is left out.
     """
-    new: set[str] = set()
+    row = session.get(Collection, collection)
+    new: set[str] = set() if row is None or row.external_model is None else {row.external_model}
     for deployment in session.scalars(select(Deployment).where(Deployment.collection_id == collection)):
         new |= {model for model in (getattr(deployment, pointer) for pointer in POINTERS) if model is not None}
     dialect = session.get_bind().dialect.name

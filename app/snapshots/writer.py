@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from app.db.lookups import get_collection
 from app.db.schema import read_schema_revision
 from app.db.session import reading, snapshot
-from app.db.tables import Erasure, Face, ModelRecord, Subject, now
+from app.db.tables import Collection, Erasure, Face, ModelRecord, Subject, now
 from app.errors import Conflict
 from app.galleries.erased_names import ErasedNames
 from app.galleries.erasures import PENDING
@@ -153,7 +153,9 @@ def _list_missing(database: Engine, copied: Engine) -> list[str]:
     """List the photos that are missing although their faces are still enrolled."""
     with Session(copied) as session:
         paths = set(session.scalars(select(SNAPSHOT_FILES.c.path).where(SNAPSHOT_FILES.c.path.contains("/photos/"))))
-        rows = session.execute(select(Face.pk, Face.collection_id, Face.image_id)).all()
+        of_photos = select(Collection.id).where(Collection.external_model.is_(None))
+        chosen = select(Face.pk, Face.collection_id, Face.image_id).where(Face.collection_id.in_(of_photos))
+        rows = session.execute(chosen).all()
     lost = {pk: path for pk, c, image in rows if (path := f"{BLOBS}/{c}/{Blobs.photo(image)}") not in paths}
     enrolled = lost.keys() - _list_deleted(database, Face, lost)
     return sorted({lost[pk] for pk in enrolled})

@@ -28,8 +28,10 @@ CHECKSUM_BYTES = 4
 
 
 class StoredFace(Protocol):
-    """What names the files of a face: a row of the table `faces`, or another record with these fields."""
+    """What names the files and rows of a face: a row of the table `faces`, or another record with these fields."""
 
+    @property
+    def pk(self) -> int: ...
     @property
     def collection_id(self) -> str: ...
     @property

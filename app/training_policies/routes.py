@@ -23,6 +23,7 @@ CHANGES = {
     **COLLECTION,
     **LARGE_JSON,
     **declare_problems(
+        (409, "ExternalDescriptor"),
         (409, "NotInstalled"), (422, "UnknownComponent"), (422, "UnknownTask"), (422, "TaskDisabled"),
         (503, "ModelUnavailable"),
     ),

@@ -22,6 +22,7 @@ OfCollection = Annotated[
 ]
 TrainingId = Annotated[Word, Path(description="a training's id", examples=[examples.TRAINING])]
 STARTS = declare_problems(
+    (409, "ExternalDescriptor"),
     (404, "ResourceNotFound"),
     (409, "NotInstalled"),
     (422, "UnknownComponent"),

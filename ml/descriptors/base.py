@@ -48,6 +48,8 @@ class Descriptor(ABC):
     is_costly: ClassVar[bool] = False
     """Whether it takes more than a millisecond per face. Callers cache the values in half precision, so `describe`
     rounds them likewise: all embedders then see the same numbers, cached or not."""
+    is_external: ClassVar[bool] = False
+    """Whether its vectors are imported: it has no `crop`, and describes nothing."""
     manifest_type: ClassVar[type[DescriptorManifest] | None] = None
     """Class of the manifest that the option `manifest` names; None if it runs no model file of the operator."""
 

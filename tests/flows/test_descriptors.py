@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.config import Settings
-from ml import registry
+from ml.descriptors.common.crop_descriptors import list_crop_descriptors
 from ml.descriptors.common.file_backed import manifest_types
 from tests.flows.model_steps import publish_model, search_and_roll_back, wait_for_model
 from tests.flows.test_training import STRONG, train, upload
@@ -19,7 +19,7 @@ from workers.training.vocabularies import RELEARN_FACTOR
 PEOPLE, SHOTS, DIM = 12, 3, 8
 
 
-BUILT_IN = [name for name in registry.names("descriptors") if name not in manifest_types()]
+BUILT_IN = [name for name in list_crop_descriptors() if name not in manifest_types()]
 
 
 def test_the_built_in_descriptors_are_tested() -> None:

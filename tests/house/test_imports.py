@@ -42,6 +42,9 @@ ASYNC_FILES = {
     "app/deps/server/change_number.py",
     "app/search/vector_routes.py",
     "app/faces/streaming.py",
+    "app/embedding_imports/streaming.py",
+    "app/deps/uploads/form_parts.py",
+    "app/deps/uploads/upload_files.py",
     "app/deps/photos.py",
     "app/deps/server/draining.py",
     "app/deps/server/request_structure.py",
@@ -62,6 +65,7 @@ MAX_ROUTE_LINES = 15
 
 WORKER_FLOORS = [
     {"context"},
+    {"imported_vectors"},
     {"damaged_faces", "description", "progress"},
     {"training", "importing", "cleanup", "discovery", "atlas", "forecasting"},
     {"publishing", "evaluating", "erasing"},

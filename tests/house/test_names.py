@@ -26,7 +26,7 @@ ALLOWED = {
 }
 """(path, name) of vague names that are kept -> the reason."""
 MAX_MODULES = 16
-ONE_FILE_A_METHOD = "ml/embedders"
+ONE_FILE_A_METHOD, ONE_FILE_A_MIGRATION = "ml/embedders", "migrations/versions"
 
 
 def iterate_bound_names(tree: ast.AST) -> Iterator[str]:
@@ -125,4 +125,4 @@ def test_constants_carry_a_noun_and_a_unit() -> None:
 def test_a_folder_has_few_modules() -> None:
     modules = Counter(path.parent.as_posix() for path in FILES if path.name != "__init__.py")
     crowded = {folder: count for folder, count in modules.items() if count > MAX_MODULES}
-    assert crowded.keys() <= {ONE_FILE_A_METHOD}
+    assert crowded.keys() <= {ONE_FILE_A_METHOD, ONE_FILE_A_MIGRATION}

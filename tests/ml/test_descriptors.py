@@ -13,6 +13,7 @@ import pytest
 
 from ml import registry
 from ml.descriptors.base import CROP_SHAPES, Descriptor
+from ml.descriptors.common.crop_descriptors import list_crop_descriptors
 from ml.descriptors.common.file_backed import find_descriptor, manifest_types
 from ml.descriptors.common.manifest import CnnManifest, OnnxManifest
 from ml.descriptors.dlib_resnet import is_installed
@@ -25,7 +26,7 @@ SMALL: dict[str, dict[str, Any]] = {"fisher": {"axes": 6, "components": 5, "patc
 """What those that learn from crops learn in these tests."""
 
 
-@pytest.fixture(params=registry.names("descriptors"))
+@pytest.fixture(params=list_crop_descriptors())
 def descriptor(request: pytest.FixtureRequest, tmp_path: Path) -> Descriptor:
     manifests = {"onnx": tiny_onnx, "cnn": tiny_cnn}
     kind = registry.component("descriptors", request.param)
@@ -96,7 +97,7 @@ def test_crops_of_another_shape_or_type_are_refused(descriptor: Descriptor, wron
         descriptor.describe(wrongs[wrong])
 
 
-@pytest.mark.parametrize("name", registry.names("descriptors"))
+@pytest.mark.parametrize("name", list_crop_descriptors())
 def test_what_is_learned_from_crops_is_the_same_for_the_same_crops(name: str, tmp_path: Path) -> None:
     kind = registry.component("descriptors", name)
     options = kind.learn(noise(kind, 12), tmp_path, 3, **SMALL.get(name, {}))

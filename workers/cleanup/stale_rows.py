@@ -58,8 +58,10 @@ def _remove_some_embeddings(context: JobContext, collection: str, model: str, ta
     """Remove at most one step of embeddings; none where the model serves, or a job may be about to publish one."""
     context.check()
     with writing(context.resources.database) as session:
-        session.get(Collection, collection, with_for_update=True)
-        if _is_model_coming(session, collection) or (model, task) in list_models_to_embed(session, collection):
+        row = session.get(Collection, collection, with_for_update=True)
+        is_imported = row is not None and model == row.external_model  # its embeddings are the vectors themselves
+        is_used = is_imported or (model, task) in list_models_to_embed(session, collection)
+        if is_used or _is_model_coming(session, collection):
             return 0
         in_model = (Embedding.model_id == model, Embedding.task == task)
         faces = select(Face.pk).where(Face.collection_id == collection)

@@ -11,7 +11,7 @@ from sqlalchemy.orm import aliased
 from app.db.session import reading
 from app.db.tables import Job
 from app.queue.jobs import LIVE_STATES
-from app.queue.messages import ImportArchive
+from app.queue.messages import ImportArchive, ImportEmbeddings
 from app.resources import Resources
 from workers.cleanup.steps import ORPHAN_SECONDS
 
@@ -43,12 +43,13 @@ def remove_ended_uploads(resources: Resources) -> int:
 def _list_uploads(resources: Resources, *where: ColumnElement[bool]) -> set[str]:
     """List the names of the archives of these imports."""
     with reading(resources.database) as session:
-        paths = session.scalars(select(Job.body["path"].as_string()).where(Job.kind == ImportArchive.kind, *where))
+        is_import = Job.kind.in_((ImportArchive.kind, ImportEmbeddings.kind))
+        paths = session.scalars(select(Job.body["path"].as_string()).where(is_import, *where))
         return {Path(path).name for path in paths}
 
 
 def _get_upload_name(path: Path) -> str:
-    """Return the name of the upload that this file is, or that is unpacked to it."""
+    """Return the name of the upload that this file is, that is unpacked to it, or whose table it is."""
     return path.name.partition(".")[0]
 
 

@@ -13,6 +13,7 @@ from app.queue.messages import (
     FitFirst,
     ForecastGrowth,
     ImportArchive,
+    ImportEmbeddings,
     IngestBatch,
     Message,
     Publish,
@@ -26,6 +27,7 @@ from workers.damaged_faces import leave_out_damaged_faces
 from workers.handlers.compare import compare_models
 from workers.handlers.discover_people import discover_people_in_collection
 from workers.handlers.draw_atlas import draw_deployment_atlas
+from workers.handlers.embedding_import import import_embeddings
 from workers.handlers.erase import erase_files
 from workers.handlers.evaluate import run_evaluation
 from workers.handlers.examine import examine_gallery
@@ -44,6 +46,7 @@ Handler = Callable[[Any, JobContext], dict[str, Any] | None]
 HANDLERS: dict[type[Message], Handler] = {
     ImportArchive: import_archive,
     IngestBatch: ingest_batch,
+    ImportEmbeddings: import_embeddings,
     FitFirst: leave_out_damaged_faces(fit_first_model),
     Train: leave_out_damaged_faces(train_model),
     Publish: leave_out_damaged_faces(publish_model),

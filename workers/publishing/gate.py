@@ -12,7 +12,7 @@ from app.db.session import reading
 from app.db.tables import Collection, Deployment, Face, Job, ModelRecord
 from app.errors import AppError, Busy, Conflict
 from app.queue.jobs import LIVE_STATES
-from app.queue.messages import ImportArchive, Publish
+from app.queue.messages import ImportArchive, ImportEmbeddings, Publish
 from app.serving.gallery_calibration import RECALIBRATION_CHANGE_RATIO
 from ml.errors import LikenessError
 from ml.evaluation.comparisons.gate_rule import judge
@@ -142,7 +142,7 @@ def _find_excuse(session: Session, message: Publish, task: str) -> str:
 def _is_import_running(session: Session, collection: str) -> bool:
     """Whether an import is adding faces: the collection will be larger when the model serves it."""
     running = (
-        Job.kind == ImportArchive.kind,
+        Job.kind.in_((ImportArchive.kind, ImportEmbeddings.kind)),
         Job.state.in_(LIVE_STATES),
         Job.body["collection"].as_string() == collection,
     )

@@ -12,6 +12,7 @@ from filelock import FileLock
 from app.cli.client import open_progress
 from ml import registry
 from ml.descriptors.base import Descriptor
+from ml.descriptors.common.crop_descriptors import list_crop_descriptors
 from ml.descriptors.common.file_backed import find_descriptor, manifest_types
 from ml.errors import LikenessError
 from ml.files import atomic_write, hash_bytes
@@ -87,8 +88,8 @@ def _build_spec(named: str, crops: Mapping[CropKind, Crops], among: Ids, cache: 
     if named.endswith(".json"):
         return Spec(_find_component(Path(named)), {"manifest": named})
     files = manifest_types()
-    if named in files or named not in registry.names("descriptors"):
-        known = ", ".join(n for n in registry.names("descriptors") if n not in files)
+    if named in files or named not in list_crop_descriptors():
+        known = ", ".join(n for n in list_crop_descriptors() if n not in files)
         raise typer.BadParameter(f"{named} is none of {known}, or a manifest FILE.json", param_hint="--descriptor")
     built = registry.build("descriptors", named)
     if built.is_ready:

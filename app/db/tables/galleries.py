@@ -14,6 +14,8 @@ class Collection(Base):
 
     change: the number of its last change; it is raised, and copied to the changed rows, while this row is locked
     label_change: the last change of labels, or of the person that a face shows
+    external_model: the built-in model whose embeddings are the imported vectors; None: faces come from photos. See
+        docs/decisions/0037-imported-vectors.md
     """
 
     __tablename__ = "collections"
@@ -21,6 +23,7 @@ class Collection(Base):
     description: Mapped[str] = mapped_column(default="")
     change: Mapped[int] = mapped_column(BigInteger, default=0)
     label_change: Mapped[int] = mapped_column(BigInteger, default=0)
+    external_model: Mapped[str | None] = mapped_column(String(64))
     created_at: Mapped[float] = mapped_column(default=now)
 
 

@@ -66,6 +66,8 @@ def parse_rows(file: BinaryIO, name: str) -> Iterator[dict[str, Any]]:
             number += 1
     except (ValueError, csv.Error) as error:
         raise make_refusal(f"line {number + 1} of {name}: {error}") from error
+    finally:
+        text.detach()  # the caller closes the file
 
 
 def _parse_csv(text: io.TextIOWrapper) -> Iterator[dict[str, Any]]:

@@ -39,7 +39,7 @@ def simulate_faces(resources: Resources, model: Model, faces: SampledFaces) -> d
     It describes about a thousand crops if there is another source, and 2,000 for each degradation that is found. Faces
     that were erased meanwhile, or whose crops cannot be read, are left out.
     """
-    if not has_unit_length(faces.rows) or faces.rows.shape[1] > MAX_SPREAD_DIM:
+    if model.recipe.external is not None or not has_unit_length(faces.rows) or faces.rows.shape[1] > MAX_SPREAD_DIM:
         return {}
     dim, missing = faces.rows.shape[1], set[int]()
 

@@ -45,7 +45,11 @@ def ensure_model(session: Session, models: ModelStore, recogniser: Recogniser) -
 
     Raises as `build_model`.
     """
-    model = build_model(recogniser)
+    return keep_model(session, models, build_model(recogniser))
+
+
+def keep_model(session: Session, models: ModelStore, model: Model) -> str:
+    """Keep a built-in model unless it is kept already and whole, take it out of the archive, and return its id."""
     row = session.get(ModelRecord, model.id, with_for_update=True, populate_existing=True)
     if row is not None and models.find_damage(model.id) is None:
         row.archived_at = None

@@ -1,0 +1,66 @@
+"""Write uploads to the disk as they arrive, so that they are never held in memory.
+
+Whatever touches the disk runs in a thread: while a worker syncs the file system, even creating or removing a file may
+take a second, in which the event loop would answer nobody.
+"""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from anyio.to_thread import run_sync
+
+from app.errors import Invalid
+from app.storage.blob_store import make_disk_error
+
+WRITE_BYTES = 2**20
+
+
+class UploadWriter:
+    """Writes a file a megabyte at a time."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._buffered = file, bytearray()
+
+    async def write(self, data: bytes) -> None:
+        self._buffered += data
+        if len(self._buffered) >= WRITE_BYTES:
+            await run_sync(self._file.write, bytes(self._buffered))
+            self._buffered.clear()
+
+    async def finish(self) -> int:
+        """Write the rest, sync the file, and return its size in bytes."""
+        return await run_sync(self._write_rest)
+
+    def _write_rest(self) -> int:
+        self._file.write(self._buffered)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return self._file.tell()
+
+
+@asynccontextmanager
+async def open_upload(path: Path) -> AsyncIterator[UploadWriter]:
+    """Open a file to be written; it is synced at the end of the block. Raises Busy (the disk is full)."""
+    try:
+        with await run_sync(path.open, "wb") as file:
+            writer = UploadWriter(file)
+            yield writer
+            await writer.finish()
+    except OSError as error:
+        raise make_disk_error(error) from error
+
+
+async def write_upload(path: Path, blocks: AsyncIterator[bytes]) -> None:
+    """Write the blocks of an archive to a file. Raises Invalid, Busy (the disk is full)."""
+    async with open_upload(path) as writer:
+        async for block in blocks:
+            await writer.write(block)
+        if not await writer.finish():
+            raise Invalid("the body is empty; send a tar or zip archive", code="InvalidArchive")
+
+
+def remove_upload(path: Path) -> None:
+    path.unlink(missing_ok=True)

@@ -1,0 +1,206 @@
+"""Store a batch of imported vectors as faces. Rows are inserted in bulk, without an object for each face."""
+
+import json
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from sqlalchemy import delete, exists, func, insert, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
+
+from app.db.tables import Base, Collection, Embedding, Face, Subject, now
+from app.enrolment.preparation import ModelTask
+from app.enrolment.vectors.row_table import VectorRow
+from app.galleries.retention import find_refusal
+from app.storage.embedding_codec import encode_embeddings
+from ml.files import hash_bytes
+from ml.types import Rows
+
+KEYS_PER_QUERY = 10_000
+VECTOR_ID_DIGITS = 32
+"""Hex digits of the SHA-256 by which a vector is known: 128 bits. The id is in the table and in an index of it."""
+FACE_COLUMNS = (
+    "face_id", "collection_id", "subject_pk", "role", "image_id", "number", "external_image_id", "source",
+    "bounding_box", "landmarks", "quality", "metadata", "change", "created_at",
+)  # fmt: skip
+EMBEDDING_COLUMNS = ("model_id", "task", "face_pk", "vector")
+INSERTS: dict[str, Callable[[Any], Any]] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+DUPLICATE = "DUPLICATE"
+Embeddings = dict[ModelTask, Rows]
+"""Model and task -> (n, dim) embeddings of the vectors of a batch."""
+
+
+class VectorRecord(NamedTuple):
+    """A vector of a batch that can be stored. position: of its row in the batch; image_id: what it is known by"""
+
+    position: int
+    image_id: str
+    row: VectorRow
+
+
+@dataclass
+class BatchOutcome:
+    """What became of a batch. refused: position in the batch -> reason"""
+
+    enrolled: int = 0
+    refused: dict[int, str] = field(default_factory=dict)
+
+
+def identify_vectors(rows: Rows) -> list[str]:
+    """Return the id of each of (n, dim) vectors: the same vector again has the same id."""
+    return [hash_bytes(row)[:VECTOR_ID_DIGITS] for row in encode_embeddings(rows)]
+
+
+def store_batch(
+    session: Session,
+    collection: Collection,
+    records: Sequence[VectorRecord],
+    embeddings: Embeddings,
+    needs_consent: bool,
+) -> BatchOutcome:
+    """Store the vectors of a batch as new faces of a locked collection, under a change number of their own.
+
+    A vector that is enrolled already under the same subject and role is left as it is.
+    needs_consent: see `find_refusal`
+    """
+    return _BatchTransaction(session, collection, embeddings, needs_consent).store(records)
+
+
+@dataclass(eq=False)
+class _BatchTransaction:
+    """One batch in one transaction. people: id -> subject"""
+
+    session: Session
+    collection: Collection
+    embeddings: Embeddings
+    needs_consent: bool
+    people: dict[str, Subject] = field(default_factory=dict)
+    outcome: BatchOutcome = field(default_factory=BatchOutcome)
+
+    def store(self, records: Sequence[VectorRecord]) -> BatchOutcome:
+        last_subject = self.session.scalar(select(func.max(Subject.pk))) or 0
+        kept = self._refuse_people(records)
+        if not kept:
+            return self.outcome
+        self.collection.change += 1
+        self._insert_faces(kept)
+        new = self._read_new()
+        self._insert_embeddings(kept, new)
+        if len(new) < len(kept):
+            self._check_existing(kept, new)
+            self._remove_unused_subjects(last_subject)
+        self.outcome.enrolled = len(records) - len(self.outcome.refused)
+        return self.outcome
+
+    def _refuse_people(self, records: Sequence[VectorRecord]) -> list[VectorRecord]:
+        """Create the subjects that are new, and leave out the records of people who may not be enrolled."""
+        names = {r.row.subject: r.row.external_id or r.row.subject for r in records if r.row.subject is not None}
+        if not names:
+            return list(records)
+        self._read_people(list(names))
+        refusals = {name: find_refusal(self.people.get(name), self.needs_consent) for name in names}
+        created = [name for name, reason in refusals.items() if reason is None and name not in self.people]
+        if created:
+            at = now()
+            values = [
+                {"collection_id": self.collection.id, "id": name, "external_id": names[name], "created_at": at}
+                for name in created
+            ]
+            self.session.execute(insert(Subject), values)
+            self._read_people(created)
+        kept = []
+        for record in records:
+            reason = None if record.row.subject is None else refusals[record.row.subject]
+            if reason is None:
+                kept.append(record)
+            else:
+                self.outcome.refused[record.position] = reason
+        return kept
+
+    def _read_people(self, names: Sequence[str]) -> None:
+        for part in _iterate_parts(names):
+            chosen = select(Subject).where(Subject.collection_id == self.collection.id, Subject.id.in_(part))
+            self.people |= {person.id: person for person in self.session.scalars(chosen)}
+
+    def _insert_faces(self, records: Sequence[VectorRecord]) -> None:
+        """Insert the faces that do not exist yet."""
+        pks = {name: person.pk for name, person in self.people.items()}
+        face_ids = _iterate_face_ids(len(records))
+        collection, change, at = self.collection.id, self.collection.change, now()
+        rows = [
+            (
+                next(face_ids), collection, None if row.subject is None else pks[row.subject], row.role, image_id, 0,
+                row.external_image_id, row.source, "{}", "[]", "{}", json.dumps(row.metadata) if row.metadata else "{}", change, at,
+            )
+            for _, image_id, row in records
+        ]  # fmt: skip
+        insert_rows(self.session, Face, FACE_COLUMNS, rows)
+
+    def _read_new(self) -> dict[str, int]:
+        """Return the ids of the vectors that were new, each with the pk of its face, in the order of enrolment."""
+        faces = Face.__table__.c
+        is_new = (faces.collection_id == self.collection.id, faces.change == self.collection.change)
+        chosen = select(faces.image_id, faces.pk).where(*is_new).order_by(faces.pk)
+        return {row.image_id: row.pk for row in self.session.connection().execute(chosen)}
+
+    def _insert_embeddings(self, records: Sequence[VectorRecord], new: dict[str, int]) -> None:
+        """Insert the embeddings of the new faces. new: id of the vector -> pk of its face"""
+        first = {record.image_id: record.position for record in reversed(records)}
+        positions = [first[image_id] for image_id in new]
+        for (model, task), rows in self.embeddings.items():
+            vectors = zip(new.values(), encode_embeddings(rows[positions]), strict=True)
+            values = [(model, task, pk, vector) for pk, vector in vectors]
+            insert_rows(self.session, Embedding, EMBEDDING_COLUMNS, values)
+
+    def _check_existing(self, records: Sequence[VectorRecord], new: dict[str, int]) -> None:
+        """Refuse the vectors that are enrolled under another subject or role, be it by this batch."""
+        enrolled: dict[str, tuple[int | None, str]] = {}
+        for part in _iterate_parts([record.image_id for record in records]):
+            chosen = select(Face.image_id, Face.subject_pk, Face.role)
+            here = chosen.where(Face.collection_id == self.collection.id, Face.image_id.in_(part))
+            enrolled |= {row.image_id: (row.subject_pk, row.role) for row in self.session.execute(here)}
+        for record in records:
+            subject = None if record.row.subject is None else self.people[record.row.subject].pk
+            if enrolled[record.image_id] != (subject, record.row.role):
+                self.outcome.refused[record.position] = DUPLICATE
+
+    def _remove_unused_subjects(self, last: int) -> None:
+        """Remove the subjects that this batch has created and that have no face. last: the pk of the last older one"""
+        has_face = exists().where(Face.subject_pk == Subject.pk)
+        here = (Subject.collection_id == self.collection.id, Subject.pk > last)
+        self.session.execute(delete(Subject).where(*here, ~has_face), execution_options={"synchronize_session": False})
+
+
+def insert_rows(session: Session, table: type[Base], columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
+    """Insert rows that do not exist yet. JSON values are texts.
+
+    The rows go to the driver as they are: SQLAlchemy would take longer over their parameters than SQLite inserts them.
+    """
+    connection = session.connection()
+    statement = INSERTS[connection.dialect.name](table.__table__).on_conflict_do_nothing()
+    compiled = statement.compile(dialect=connection.dialect, column_keys=columns)
+    if not rows:
+        return
+    if compiled.positiontup is None:
+        connection.exec_driver_sql(str(compiled), [dict(zip(columns, row, strict=True)) for row in rows])
+        return
+    take = itemgetter(*(columns.index(name) for name in compiled.positiontup))
+    connection.exec_driver_sql(str(compiled), [take(row) for row in rows])
+
+
+def _iterate_face_ids(count: int) -> Iterator[str]:
+    """Yield new ids in the order of time, as UUIDs of version 7 (RFC 9562): an index of them grows at its end."""
+    milliseconds, tail = f"{time.time_ns() // 1_000_000:012x}", secrets.token_hex(8 * count)
+    for i in range(count):
+        digits = tail[16 * i : 16 * i + 16]
+        version, variant = f"7{i % 4096:03x}", f"{8 + int(digits[0], 16) % 4:x}"
+        yield f"{milliseconds[:8]}-{milliseconds[8:]}-{version}-{variant}{digits[1:4]}-{digits[4:]}"
+
+
+def _iterate_parts(keys: Sequence[str]) -> Iterator[Sequence[str]]:
+    for start in range(0, len(keys), KEYS_PER_QUERY):
+        yield keys[start : start + KEYS_PER_QUERY]

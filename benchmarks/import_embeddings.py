@@ -1,0 +1,143 @@
+"""Compare an import of vectors over HTTP with what FAISS takes to train and fill an index of them in memory.
+
+    python -m benchmarks.import_embeddings [--vectors 100000] [--dim 64] [--cells 1024] [--table] [--json FILE]
+
+Reference: `IndexIVFFlat` with FAISS's own parameters, its `train` and `add`, on as many threads as the machine has.
+Service: a new one on a free port with default settings, timed from the first byte sent until the job has succeeded,
+that is, until searches see every face; and then until the index that searches is one of cells. The disk is what the
+home has grown by, over the bytes of the vectors. `--table` sends a table with a subject and an id for each vector.
+"""
+
+import argparse
+import io
+import json
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import faiss
+import httpx
+import numpy as np
+
+from app.cli.private_service import run_service
+from ml.indexes import MAX_FLAT_FACES
+from ml.types import Rows
+
+PHOTOS = 10
+SPREAD = 0.5
+COLLECTION = "/v1/collections/imported"
+POLL_SECONDS = 0.05
+MAX_WAIT_SECONDS = 600
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--vectors", type=int, default=100_000)
+    parser.add_argument("--dim", type=int, default=64)
+    parser.add_argument("--cells", type=int, default=1024)
+    parser.add_argument("--table", action="store_true", help="send a table with a subject and an id for each vector")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    rows = draw_rows(options.vectors, options.dim)
+    measured = measure_faiss(rows, options.cells) | measure_service(rows, options.table)
+    measured["ratio"] = measured["import_seconds"] / measured["faiss_seconds"]
+    measured["ratio_with_cells"] = measured["cells_seconds"] / measured["faiss_seconds"]
+    for name, value in measured.items():
+        print(f"{name:24} {value:10.2f}")
+    if options.json:
+        options.json.write_text(json.dumps(vars(options) | {"json": None} | measured, indent=1))
+
+
+def draw_rows(count: int, dim: int) -> Rows:
+    """Draw (count, dim) vectors of people with ten photos each."""
+    draw = np.random.default_rng(0)
+    rows = draw.standard_normal((-(-count // PHOTOS), dim), dtype=np.float32).repeat(PHOTOS, axis=0)[:count]
+    rows += SPREAD * draw.standard_normal(rows.shape, dtype=np.float32)
+    return rows
+
+
+def measure_faiss(rows: Rows, cells: int) -> dict[str, float]:
+    """Train an index on (N, d) rows and add them."""
+    index = faiss.IndexIVFFlat(faiss.IndexFlatL2(rows.shape[1]), rows.shape[1], min(cells, len(rows) // 40))
+    started = time.perf_counter()
+    index.train(rows)
+    trained = time.perf_counter()
+    index.add(rows)
+    ended = time.perf_counter()
+    return {"faiss_train_seconds": trained - started, "faiss_seconds": ended - started}
+
+
+def measure_service(rows: Rows, has_table: bool) -> dict[str, float]:
+    """Import (N, d) rows into a new service."""
+    folder = Path(tempfile.mkdtemp(prefix="likeness-import-"))
+    try:
+        with run_service(folder / "home", default_recogniser="lbp") as client:
+            body = {"descriptor": {"external": {"dim": rows.shape[1], "metric": "l2"}}}
+            client.put(COLLECTION, json=body).raise_for_status()
+            import_rows(client, rows[-1:], None)  # the workers start after the API
+            before = measure_disk(folder)
+            measured = import_rows(client, rows, make_table(len(rows)) if has_table else None)
+        disk = (measure_disk(folder, without="indexes") - before) / rows.nbytes
+        return measured | {"disk_ratio": disk, "disk_ratio_with_index": (measure_disk(folder) - before) / rows.nbytes}
+    finally:
+        shutil.rmtree(folder)
+
+
+def import_rows(client: httpx.Client, rows: Rows, table: bytes | None) -> dict[str, float]:
+    file = io.BytesIO()
+    np.save(file, rows)
+    files = {"vectors": file.getvalue()} | ({} if table is None else {"table": table})
+    started = time.perf_counter()
+    answer = client.post(f"{COLLECTION}/faces:import-embeddings", files=files).raise_for_status()
+    sent = time.perf_counter()
+    job = wait_for_job(client, answer.headers["location"])
+    assert job["state"] == "succeeded", job
+    ended = time.perf_counter()
+    print(job["result"])
+    wait_for_cells(client, rows)
+    has_cells = time.perf_counter()
+    return {
+        "upload_seconds": sent - started,
+        "import_seconds": ended - started,
+        "cells_seconds": has_cells - started,
+        "vectors_per_second": len(rows) / (ended - started),
+    }
+
+
+def wait_for_job(client: httpx.Client, path: str) -> dict[str, Any]:
+    until = time.monotonic() + MAX_WAIT_SECONDS
+    while time.monotonic() < until:
+        job: dict[str, Any] = client.get(path).json()
+        if job["finished_at"]:
+            return job
+        time.sleep(POLL_SECONDS)
+    raise AssertionError(job)
+
+
+def wait_for_cells(client: httpx.Client, rows: Rows) -> None:
+    """Wait until a search computes fewer distances than there are vectors; a small gallery never has cells."""
+    until = time.monotonic() + MAX_WAIT_SECONDS
+    while time.monotonic() < until:
+        answer = client.post(f"{COLLECTION}/search:by-embedding", json={"vector": rows[0].tolist()}).json()
+        nearest = answer["faces"][0]["matches"][0]
+        assert nearest["distance"] < 1e-3, "the vector itself is the nearest"
+        if answer["fraction"] < 1 or len(rows) <= MAX_FLAT_FACES:
+            return
+        time.sleep(POLL_SECONDS)
+    raise AssertionError("the index has no cells")
+
+
+def make_table(count: int) -> bytes:
+    lines = (f"person-{i // PHOTOS},photo-{i}.jpg\n" for i in range(count))
+    return ("subject,external_image_id\n" + "".join(lines)).encode()
+
+
+def measure_disk(folder: Path, without: str = "") -> int:
+    """Return the size of all files below a folder in bytes. without: the name of a folder to leave out"""
+    return sum(p.stat().st_size for p in folder.rglob("*") if p.is_file() and p.parent.name != without)
+
+
+if __name__ == "__main__":
+    main()

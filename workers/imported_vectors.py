@@ -1,0 +1,48 @@
+"""Read imported vectors, which are the descriptors of their faces. They are the embeddings of the external model."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from sqlalchemy import select
+
+from app.db.lookups import get_collection
+from app.db.session import reading
+from app.db.tables import BUILT_IN_TASK, Embedding
+from app.errors import NotFound
+from app.galleries.external_descriptors import check_external_suits
+from app.storage.embedding_codec import decode_embeddings
+from app.storage.recognisers.external_models import name_external_model
+from app.storage.stored_faces import StoredFace
+from ml.model import Recipe
+from ml.types import Rows
+from workers.context import JobContext
+
+FACES_PER_QUERY = 8_192
+
+
+def check_faces_suit(context: JobContext, recipe: Recipe, faces: Sequence[StoredFace]) -> None:
+    """Check that the faces have what the recipe reads. Raises Conflict.
+
+    Faces of imported vectors have no crops: without this check they would be taken for damaged.
+    """
+    collections = {face.collection_id for face in faces}
+    with reading(context.resources.database) as session:
+        for collection in sorted(collections):
+            row = get_collection(session, collection)
+            check_external_suits(session, row, recipe.external, "the model")
+
+
+def read_imported(
+    context: JobContext, recipe: Recipe, faces: Sequence[StoredFace], size: int = FACES_PER_QUERY
+) -> Iterator[Rows]:
+    """Yield the vectors of the faces in batches of `size`. Raises NotFound if a face was erased meanwhile."""
+    is_vector = (Embedding.model_id == name_external_model(recipe), Embedding.task == BUILT_IN_TASK)
+    for start in range(0, len(faces), size):
+        context.check()
+        pks = [face.pk for face in faces[start : start + size]]
+        with reading(context.resources.database) as session:
+            chosen = select(Embedding.face_pk, Embedding.vector).where(*is_vector, Embedding.face_pk.in_(pks))
+            vectors = dict(session.execute(chosen).all())
+        if len(vectors) < len(set(pks)):
+            raise NotFound(f"{len(set(pks)) - len(vectors):,} faces were erased meanwhile; start the job again")
+        yield np.array(decode_embeddings([vectors[pk] for pk in pks], recipe.dim))
