@@ -134,7 +134,8 @@ class _BatchTransaction:
         rows = [
             (
                 next(face_ids), collection, None if row.subject is None else pks[row.subject], row.role, image_id, 0,
-                row.external_image_id, row.source, "{}", "[]", "{}", json.dumps(row.metadata) if row.metadata else "{}", change, at,
+                row.external_image_id, row.source, "{}", "[]", "{}",
+                json.dumps(row.metadata) if row.metadata else "{}", change, at,
             )
             for _, image_id, row in records
         ]  # fmt: skip
