@@ -215,7 +215,8 @@ class DeploymentSync:
     def _update_index(self, index: LoadedIndex, change: int) -> None:
         """Bring an index to the collection's last change, unless it is being saved.
 
-        An index that disagrees with its table, or has outgrown its cells, is rebuilt and replaced.
+        An index that disagrees with its table, or has outgrown its cells, is rebuilt and replaced. While vectors are
+        imported, cells wait: they would be outgrown again soon.
         """
         if index.state.change != change or index.comparison_due:
             if not index.update_lock.acquire(blocking=False):
@@ -224,12 +225,17 @@ class DeploymentSync:
                 index.is_stale = not self.loader.update(index, compare=index.comparison_due) or index.is_stale
             finally:
                 index.update_lock.release()
-        if index.is_stale or index.has_outgrown_cells():
-            rebuilt = self.tasks.result(("build", index.key), partial(self.loader.build, index.key))
+        if index.is_stale or (index.has_outgrown_cells() and not self._is_importing_vectors(index)):
+            build = partial(self.loader.build, index.key) if index.is_stale else partial(self.loader.rebuild, index)
+            rebuilt = self.tasks.result(("build", index.key), build)
             served = self.registry.get((index.key.collection, index.key.task))
             if rebuilt is not None and served is not None:
                 self.loader.update(rebuilt)
                 self._publish(served, {**served.indexes, index.key.model_id: rebuilt})
+
+    def _is_importing_vectors(self, index: LoadedIndex) -> bool:
+        with snapshot(self.resources.database) as session:
+            return gallery_calibration.is_importing_vectors(session, index.key.collection)
 
     def _swap_compensation(self, index: LoadedIndex, row: DeploymentRow) -> None:
         """Replace an index by one with the current source compensation once it is loaded."""
@@ -304,6 +310,8 @@ class DeploymentSync:
         if not gallery_calibration.needs_recalibration(face_count, calibrated_at_count, is_idle):
             return
         with snapshot(self.resources.database) as session:
+            if gallery_calibration.is_importing_vectors(session, index.key.collection):
+                return
             is_idle = not gallery_calibration.is_importing(session, index.key.collection)
         if gallery_calibration.needs_recalibration(face_count, calibrated_at_count, is_idle):
             self._calibrated_at_count[index.key] = face_count

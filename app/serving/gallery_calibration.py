@@ -13,7 +13,7 @@ from app.db.session import snapshot, writing
 from app.db.tables import Collection, Deployment, Face, Job, now
 from app.errors import NotFound
 from app.queue.jobs import LIVE_STATES
-from app.queue.messages import IngestBatch
+from app.queue.messages import ImportEmbeddings, IngestBatch
 from app.resources import Resources
 from app.serving import index_builder
 from app.serving.compensation.store import Compensation, read_compensation
@@ -63,6 +63,13 @@ def is_importing(session: Session, collection: str) -> bool:
     parts = select(Job.id).join(parent, Job.parent_id == parent.id)
     live = parts.where(Job.kind == IngestBatch.kind, Job.state.in_(LIVE_STATES))
     return session.scalar(live.where(parent.body["collection"].as_string() == collection).limit(1)) is not None
+
+
+def is_importing_vectors(session: Session, collection: str) -> bool:
+    """Whether an import of vectors into the collection has begun and is not at its last row, which takes seconds."""
+    is_begun = (Job.kind == ImportEmbeddings.kind, Job.state.in_(LIVE_STATES), Job.started_at.is_not(None))
+    live = session.execute(select(Job.body, Job.result).where(*is_begun)).all()
+    return any(row.body["collection"] == collection and not row.result for row in live)
 
 
 def measure_gallery(resources: Resources, collection: str, task: str, model: Model) -> dict[str, Any]:

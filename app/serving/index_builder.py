@@ -4,7 +4,7 @@ The rows of the table are as the model embeds them. An index holds them as its s
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -130,14 +130,32 @@ def build_index(
     """
     pks = select(Embedding.face_pk).join(Face, Face.pk == Embedding.face_pk).where(*key.row_conditions)
     ids = np.sort(np.array(session.scalars(pks).all(), np.int64))
+
+    def read_batches() -> Iterator[EmbeddingBatch]:
+        return read_embeddings(session, key, dim, compensation)
+
+    return assemble_index(ids, read_batches, dim, metric, device, per_cell, chosen, folder)
+
+
+def assemble_index(
+    ids: Ids,
+    read_batches: Callable[[], Iterator[EmbeddingBatch]],
+    dim: int,
+    metric: Distance,
+    device: Device,
+    per_cell: int = MAX_SAMPLES_PER_CELL,
+    chosen: Spec | None = None,
+    folder: Path | None = None,
+) -> Index:
+    """Build an index of the rows that batches hold. ids: (n,) rising, of all rows; see `build_index` for the others."""
     cells = default_cell_count(len(ids))
     sample_size = per_cell * cells if cells > 1 else 0
     sample = _choose_sample(ids, min(sample_size, max(sample_size, len(ids)) // 2))
-    rows = _read_sample(session, key, dim, compensation, sample)
+    rows = _read_sample(read_batches, dim, sample)
     name, further = (chosen.name, chosen.options) if chosen else (None, {})
     index = indexes.build(sample, rows, metric, name=name, p=cells, device=device, folder=folder, further=further)
     if len(index) < len(ids):
-        for pks_read, rows in read_embeddings(session, key, dim, compensation):
+        for pks_read, rows in read_batches():
             new = ~_find_in_sample(pks_read, sample)[0]
             index.add(pks_read[new], rows[new])
     index.finish_build()
@@ -151,9 +169,9 @@ def _choose_sample(ids: Ids, size: int) -> Ids:
     return np.sort(np.random.default_rng(0).choice(ids, size, replace=False))
 
 
-def _read_sample(session: Session, key: IndexKey, dim: int, compensation: Compensation, sample: Ids) -> Rows:
+def _read_sample(read_batches: Callable[[], Iterator[EmbeddingBatch]], dim: int, sample: Ids) -> Rows:
     rows = np.empty((len(sample), dim), np.float32)
-    for pks, batch in read_embeddings(session, key, dim, compensation) if len(sample) else ():
+    for pks, batch in read_batches() if len(sample) else ():
         in_sample, positions = _find_in_sample(pks, sample)
         rows[positions[in_sample]] = batch[in_sample]
     return rows

@@ -63,6 +63,29 @@ class IndexLoader:
         log.info("index.built collection=%s task=%s vectors=%d s=%.2f", key.collection, key.task, len(index), seconds)
         return loaded
 
+    def rebuild(self, loaded: LoadedIndex) -> LoadedIndex:
+        """Build an index with new cells from the rows that a loaded one holds, without the tables.
+
+        What changes meanwhile is read by the next `update`. An index that the model names is built from the tables.
+        """
+        if index_builder.choose_index(loaded.model) is not None:
+            return self.build(loaded.key)
+        started, change = time.monotonic(), loaded.state.change
+        with loaded.lock.gen_rlock():
+            ids = loaded.index.ids()
+        index = index_builder.assemble_index(
+            ids,
+            lambda: loaded.iterate_rows(ids),
+            loaded.dim,
+            loaded.model.metric,
+            self.resources.settings.index_device,
+        )
+        rebuilt = LoadedIndex(loaded.key, loaded.model, index, change, loaded.compensation)
+        rebuilt.comparison_due = True
+        seconds = time.monotonic() - started
+        log.info("index.rebuilt collection=%s vectors=%d s=%.2f", loaded.key.collection, len(index), seconds)
+        return rebuilt
+
     def update(self, loaded: LoadedIndex, *, compare: bool = False) -> bool:
         """Apply the changes since its last one. Returns False if it disagrees with its table and must be rebuilt.
 

@@ -3,19 +3,22 @@
 import math
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
 from readerwriterlock.rwlock import RWLockWrite
 
 from app.serving.compensation.store import NO_COMPENSATION, Compensation
 from app.serving.index_builder import EmbeddingBatch, IndexKey
+from ml.errors import WrongShape
 from ml.identification.templates import PersonTemplate
 from ml.indexes.base import Index, Neighbours
 from ml.model import Model
 from ml.types import Ids, Rows
 
 REBUILD_SIZE_RATIO = 0.1
+ROWS_PER_READ = 8_192
 SEARCH_SMOOTHING = 0.1
 
 
@@ -75,6 +78,18 @@ class LoadedIndex:
     def _note_search(self, seconds: float) -> None:
         known = self.search_seconds
         self.search_seconds = seconds if math.isinf(known) else known + SEARCH_SMOOTHING * (seconds - known)
+
+    def iterate_rows(self, ids: Ids) -> Iterator[EmbeddingBatch]:
+        """Yield the rows of (n,) ids in batches; those that are removed meanwhile are left out."""
+        for start in range(0, len(ids), ROWS_PER_READ):
+            part = ids[start : start + ROWS_PER_READ]
+            with self.lock.gen_rlock():
+                try:
+                    rows = self.index.rows(part)
+                except WrongShape:
+                    part = part[np.isin(part, self.index.ids())]
+                    rows = self.index.rows(part)
+            yield part, rows
 
     def apply(self, removed: Ids, added: Iterable[EmbeddingBatch], change: int) -> None:
         """Apply all changes up to `change`. A search waits for one batch at most."""
