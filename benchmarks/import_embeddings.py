@@ -31,7 +31,7 @@ PHOTOS = 10
 SPREAD = 0.5
 COLLECTION = "/v1/collections/imported"
 POLL_SECONDS = 0.05
-MAX_WAIT_SECONDS = 600
+MAX_WAIT_SECONDS = 1800
 
 
 def main() -> None:

@@ -21,6 +21,7 @@ FAULTY_STATEMENT_STATES = ("42", "54")
 CACHED_STATEMENTS = 48
 """Of each connection to SQLite. The last connection that was returned is used first, so that few hold any."""
 BUSY_TIMEOUT_MS = 10_000
+CACHE_KIB, LARGE_CACHE_KIB = 2_000, 65_536
 WRITE_OPTIONS = {"writes": True}
 CHECK_OPTION = "check"
 MISSING_TABLE = "no such table"
@@ -116,6 +117,23 @@ def snapshot(database: Engine) -> Iterator[Session]:
     options = {} if database.dialect.name == "sqlite" else {"isolation_level": "REPEATABLE READ"}
     with Session(database.execution_options(**options)) as session:
         yield session  # closing it ends the transaction; the rows that were read stay usable
+
+
+@contextmanager
+def large_cache(session: Session) -> Iterator[None]:
+    """Let a transaction on SQLite hold 64 MiB of pages. Rows that are inserted in bulk touch pages of all indexes.
+
+    With the usual 2 MiB, a page is written and read again several times before the commit.
+    """
+    if session.get_bind().dialect.name != "sqlite":
+        yield
+        return
+    connection = session.connection()
+    connection.exec_driver_sql(f"PRAGMA cache_size=-{LARGE_CACHE_KIB}")
+    try:
+        yield
+    finally:
+        connection.exec_driver_sql(f"PRAGMA cache_size=-{CACHE_KIB}")
 
 
 def check_writes(database: Engine, check: Callable[[Session], None]) -> Engine:

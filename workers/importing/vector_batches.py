@@ -11,7 +11,7 @@ from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
 from app.db.lookups import get_collection
-from app.db.session import reading, writing
+from app.db.session import large_cache, reading, writing
 from app.db.tables import BUILT_IN_TASK, Job, JobItem
 from app.enrolment.preparation import list_champions, list_models_to_embed
 from app.enrolment.vectors.bulk_store import (
@@ -137,7 +137,8 @@ class VectorImport:
             raise _PointersMovedError
         usable = {key: rows for key, rows in embeddings.items() if len(rows) == len(batch.rows)}
         needs_consent = resources.settings.require_consent
-        outcome = store_batch(session, collection, batch.records, usable, needs_consent)
+        with large_cache(session):
+            outcome = store_batch(session, collection, batch.records, usable, needs_consent)
         _record_outcome(session, job, batch, outcome)
 
 

@@ -61,6 +61,8 @@ class RowTable:
 def _validate(row: dict[str, Any]) -> VectorRow | str:
     if "file" in row:  # a column of the manifests of archives
         row = {k: v for k, v in row.items() if k != "file"} | {"metadata": {"file": row["file"]} | row["metadata"]}
+    if not row["metadata"]:
+        del row["metadata"]  # its check takes as long as that of all other fields
     try:
         return VectorRow.model_validate(row)
     except ValidationError as error:
