@@ -15,8 +15,10 @@ import pytest
 from sqlalchemy import delete, event, select, text
 
 from app.db.session import reading, snapshot, writing
-from app.db.tables import Collection, Deployment, Embedding, Follower, Subject
+from app.db.tables import Collection, Deployment, Embedding, Follower, Job, Subject
 from app.errors import Busy, NotFound
+from app.queue import jobs
+from app.queue.messages import ImportEmbeddings
 from app.resources import Resources
 from app.search.enrolled_faces import read_templates
 from app.serving import gallery_calibration, index_builder
@@ -24,6 +26,8 @@ from app.serving.batching import MAX_WAITING_REQUESTS, Slots
 from app.serving.deployments import SearchEffort
 from app.serving.engine import Engine, open_engine
 from app.serving.index_builder import IndexKey
+from app.serving.index_loader import IndexLoader
+from app.serving.index_snapshots import SnapshotStore
 from app.serving.loaded_index import LoadedIndex
 from app.serving.scores import Scores
 from ml.calibration import Calibration
@@ -368,6 +372,56 @@ def test_an_index_that_has_outgrown_its_cells_is_built_anew(gallery: GalleryWrit
         matches = serving.search(rows[:20], 1, SearchEffort(m=serving.index.cells))
         assert matches.ids[:, 0].tolist() == gallery.pks[60:80]
         assert not serving.loaded_index.has_outgrown_cells()
+
+
+def test_cells_wait_until_an_import_of_vectors_has_ended(gallery: GalleryWriter, engine: Engine) -> None:
+    with writing(gallery.resources.database) as session:
+        job = jobs.enqueue(session, ImportEmbeddings(collection="staff", path="vectors"))
+        job.state, job.started_at = "running", 1.0
+    rows = np.random.default_rng(0).standard_normal((10_100, 8)).astype(np.float32)
+    gallery.add({MODEL.id: rows}, [None] * len(rows), role="distractor")
+    until(lambda: indexed_faces(engine) == set(gallery.pks), seconds=30)
+    time.sleep(0.5)
+    index = engine.registry.all()[0].champion
+    assert (index.has_outgrown_cells(), index.cells) == (True, 1)
+    with writing(gallery.resources.database) as session:
+        session.get_one(Job, job.id).result = {"change": 2}
+    until(lambda: engine.registry.all()[0].champion.cells > 1, seconds=30)
+    assert indexed_faces(engine) == set(gallery.pks)
+
+
+def test_an_index_is_rebuilt_from_its_own_rows_and_catches_up(gallery: GalleryWriter, resources: Resources) -> None:
+    rows = np.random.default_rng(0).standard_normal((10_100, 8)).astype(np.float32)
+    gallery.add({MODEL.id: rows}, [None] * len(rows), role="distractor")
+    with reading(resources.database) as session:
+        created_at = session.get_one(Collection, "staff").created_at
+    loader = IndexLoader(resources, SnapshotStore(resources.indexes))
+    loaded = loader.build(IndexKey("staff", "identity", MODEL.id, created_at))
+    statements: list[str] = []
+    loaded.index.remove(np.array(gallery.pks[:5], np.int64))  # as a follower does meanwhile
+
+    def record(*call: Any) -> None:
+        statements.append(call[2])
+
+    event.listen(resources.database, "before_cursor_execute", record)
+    rebuilt = loader.rebuild(loaded)
+    event.remove(resources.database, "before_cursor_execute", record)
+    assert statements == [], "it reads no table"
+    assert rebuilt.cells == 128
+    gallery.remove(gallery.pks[:5])
+    gallery.add({MODEL.id: people(1, 1)[0]}, ["later"])
+    assert loader.update(rebuilt, compare=True)
+    assert rebuilt.index.ids().tolist() == gallery.pks
+    np.testing.assert_array_equal(rebuilt.index.rows(np.array(gallery.pks[60:80])), rows[5:25])
+
+
+def test_rows_that_are_removed_while_they_are_read_are_left_out(gallery: GalleryWriter, engine: Engine) -> None:
+    until(lambda: indexed_faces(engine) == set(gallery.pks))
+    with engine.use("staff") as serving:
+        index = serving.loaded_index
+    ids = index.index.ids()
+    batches = index.iterate_rows(np.append(ids, 10**9))
+    assert [batch[0].tolist() for batch in batches] == [ids.tolist()]
 
 
 def test_faces_that_were_written_past_the_counter_are_noticed_when_it_is_saved(
