@@ -46,8 +46,8 @@ class SearchContext:
     def use_models(self, collection: str, params: SearchParams) -> Iterator[Criteria]:
         """Use one model for each task for the whole request, whatever is published meanwhile.
 
-        Raises NotFound, Busy if a model is not loaded yet, Conflict if tasks cannot be weighed, DatabaseNeeded, Invalid if
-        crops are to be included and the vectors were imported.
+        Raises NotFound, Busy if a model is not loaded yet, Conflict if tasks cannot be weighed, DatabaseNeeded, and
+        Invalid if crops are to be included and the vectors were imported.
         """
         if self.session is None:
             yield Criteria.of(
