@@ -74,6 +74,7 @@ class _FormParts:
         if part not in self._names or part in self.names_seen:
             raise Invalid(f"{self._expected}, not {part!r}")
         self.names_seen.append(part)
+        self._blocks.append((part, b""))  # a part may be empty
 
     def _on_data(self, data: bytes, start: int, end: int) -> None:
         if not self.names_seen:
