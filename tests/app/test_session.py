@@ -1,9 +1,11 @@
-"""Databases are closed with every connection, also those that a thread still uses."""
+"""Databases are closed with every connection, and a bulk insert has a larger cache of pages."""
 
 from sqlalchemy import text
+from sqlalchemy.orm import Session
 
 from app.config import Settings
-from app.db.session import close_database, open_database
+from app.db.session import CACHE_KIB, LARGE_CACHE_KIB, close_database, large_cache, open_database, writing
+from app.resources import Resources
 
 
 def test_a_connection_in_use_is_closed_when_it_is_returned_to_a_closed_database(settings: Settings) -> None:
@@ -40,3 +42,16 @@ def is_closed(connection: object) -> bool:
     except Exception as error:
         return "closed" in str(error)
     return False
+
+
+def test_the_large_cache_ends_with_its_block(resources: Resources) -> None:
+    def read_cache(session: Session) -> int | None:
+        is_sqlite = resources.database.dialect.name == "sqlite"
+        return session.scalar(text("PRAGMA cache_size")) if is_sqlite else None
+
+    with writing(resources.database) as session:
+        before = read_cache(session)
+        with large_cache(session):
+            assert read_cache(session) == (None if before is None else -LARGE_CACHE_KIB)
+        assert read_cache(session) == before
+    assert before in (None, -CACHE_KIB)
