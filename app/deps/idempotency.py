@@ -4,8 +4,8 @@ A search, or another POST that changes nothing, is carried out anew: its answer 
 consent or were deleted since. A route declares that by `READ` in its `openapi_extra`.
 
 The key is stored as a keyed hash: it may hold a name. Only 2xx answers are stored; a request that failed may be
-repeated with its key. If the process dies before it answers, the key stays reserved for five minutes. An archive that
-is streamed to disk is compared by its length only.
+repeated with its key. If the process dies before it answers, the key stays reserved for five minutes. An archive or a
+file of vectors that is streamed to disk is compared by its length only.
 
 An answer that names somebody who was erased since is erased too, and a repeat is answered 409 `AnswerErased`. So is a
 repeat of a request to a collection that was deleted since, also if another one has its name.
