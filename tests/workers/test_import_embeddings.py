@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+import unicodedata
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -112,6 +113,18 @@ def test_the_same_vectors_again_change_nothing(staff: Resources) -> None:
     assert (other.done, other.failed, count(staff, Face)) == (249, 1, 250)
     assert "somebody-else" not in read_rows(staff)
     assert count(staff, Subject) == 25
+
+
+def test_a_person_whose_id_is_stored_decomposed_is_the_same_person(staff: Resources) -> None:
+    """Earlier versions stored ids as they were sent: a refusal of consent holds for every spelling."""
+    rows, _ = draw_people(3, 1, DIM)
+    names = [unicodedata.normalize("NFD", "Zoë"), unicodedata.normalize("NFD", "André")]
+    with writing(staff.database) as session:
+        for name, consent in zip(names, (False, True), strict=True):
+            session.add(Subject(collection_id="staff", id=name, consent=consent))
+    job = drain(staff, ask(staff, rows, ["Zoë", "André", names[1]]))
+    assert (job.done, job.failed, count(staff, Subject)) == (2, 1, 2)
+    assert {subject: len(vectors) for subject, vectors in read_rows(staff).items()} == {names[1]: 2}
 
 
 def test_an_import_continues_after_its_worker_died(staff: Resources, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from sqlalchemy import delete, exists, func, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
+from app.db.subject_ids import compose, list_spellings
 from app.db.tables import Base, Collection, Embedding, Face, Subject, now
 from app.enrolment.preparation import ModelTask
 from app.enrolment.vectors.row_table import VectorRow
@@ -72,7 +73,7 @@ def store_batch(
 
 @dataclass(eq=False)
 class _BatchTransaction:
-    """One batch in one transaction. people: id -> subject"""
+    """One batch in one transaction. people: composed id -> subject"""
 
     session: Session
     collection: Collection
@@ -122,9 +123,12 @@ class _BatchTransaction:
         return kept
 
     def _read_people(self, names: Sequence[str]) -> None:
-        for part in _iterate_parts(names):
+        people: list[Subject] = []
+        for part in _iterate_parts([spelling for name in names for spelling in list_spellings(name)]):
             chosen = select(Subject).where(Subject.collection_id == self.collection.id, Subject.id.in_(part))
-            self.people |= {person.id: person for person in self.session.scalars(chosen)}
+            people += self.session.scalars(chosen)
+        people.sort(key=lambda person: person.id == compose(person.id))  # where there are two, the composed id wins
+        self.people |= {compose(person.id): person for person in people}
 
     def _insert_faces(self, records: Sequence[VectorRecord]) -> None:
         """Insert the faces that do not exist yet."""
