@@ -72,10 +72,12 @@ soak: $(DEV) ## offer half of the capacity for an hour, and watch the memory; MI
 	$(ENV)/python -m benchmarks.soak --minutes $(or $(MINUTES),60)
 bench: $(DEV) ## measure; prints tables and writes JSON
 	$(ENV)/python -m benchmarks
+bench-service: $(DEV) ## measure searches, imports and starts of a service; writes .bench/service.md
+	$(ENV)/python -m benchmarks.service
 ready: $(DEV) ## install what developing needs
 clean: ## remove what was built; the service's home stays
 	rm -rf .venv $(CONTRACT) .mutants mutants .coverage build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
 help: ## this list
 	@awk 'BEGIN {FS = ":.*## "} /^##@/ {print substr($$0, 5)} /^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: run demo migrate ready test test-arithmetic check coverage mutants chaos fuzz fuzz-guided contract soak bench clean help
+.PHONY: run demo migrate ready test test-arithmetic check coverage mutants chaos fuzz fuzz-guided contract soak bench bench-service clean help

@@ -1,19 +1,22 @@
-"""Searches by vector over HTTP against the least FastAPI program: `python -m benchmarks.service_load [--faces N ...]`.
+"""Searches by vector over HTTP, against the least FastAPI program and against two processes of the API.
 
-Both programs hold the same drawn vectors, in indexes with the same number of cells of which the same number is probed,
-each in a process of its own. They are loaded in turn, round after round, by this process.
+    python -m benchmarks.service_load [--faces 13000 100000] [--clients 1 16] [--rounds 5] [--seconds 4] [--json FILE]
+
+All programs hold the same drawn vectors, in indexes with the same number of cells of which the same number is probed.
+They are loaded in turn, round after round, by this process, which takes a share of the same cores.
 """
 
 import argparse
 import asyncio
 import json
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,13 +25,16 @@ import psutil
 
 from benchmarks.load.connections import Address, Answer, ConnectionPool
 from benchmarks.load.private_gallery import run_private_service, write_gallery
-from benchmarks.load.processes import find_api_process
+from benchmarks.load.processes import find_api_processes
 from benchmarks.load.traffic import Gallery
 from ml.indexes import default_cell_count
 from tests.conftest import free_port
 
 QUERIES = 512
 DIM = 64
+ONE, TWO, LEAST = "one API process", "two API processes", "least program"
+
+Row = dict[str, object]
 
 
 class Load(NamedTuple):
@@ -41,11 +47,15 @@ class Load(NamedTuple):
 
 
 class Target(NamedTuple):
-    """A program to load: where it listens, its requests, and its process."""
+    """A program to load: where it listens, its requests, and its processes."""
 
     address: Address
     requests: list[bytes]
-    process: psutil.Process
+    processes: list[psutil.Process]
+
+    def read_processor_seconds(self) -> float:
+        """Return what the program has used so far."""
+        return float(sum(sum(process.cpu_times()[:2]) for process in self.processes))
 
 
 async def load(target: Target, clients: int, seconds: float) -> Load:
@@ -60,9 +70,9 @@ async def load(target: Target, clients: int, seconds: float) -> Load:
             times.append(time.perf_counter() - start)
             turn += clients
 
-    used = sum(target.process.cpu_times()[:2])
+    used = target.read_processor_seconds()
     await asyncio.gather(*(send_one_by_one(client) for client in range(clients)))
-    used = sum(target.process.cpu_times()[:2]) - used
+    used = target.read_processor_seconds() - used
     await pool.close()
     p50, p99 = 1000 * np.quantile(times, [0.5, 0.99])
     return Load(len(times) / seconds, float(p50), float(p99), 1000 * used / len(times))
@@ -106,47 +116,65 @@ def wait_until_answered(target: Target) -> Answer:
     return answer
 
 
-def compare(faces: int, client_counts: Sequence[int], rounds: int, seconds: float) -> list[dict[str, object]]:
-    """Load the service and the least program in turn, and return a row for each number of clients."""
-    cells = default_cell_count(faces)
-    with tempfile.TemporaryDirectory() as folder:
-        gallery = write_gallery(Path(folder) / "home", faces, DIM)
-        with run_private_service(Path(folder) / "home") as (_, address):
-            path = f"/v1/collections/{gallery.collection}/search:by-embedding"
-            service = Target(address, format_searches(address, path, gallery), find_api_process())
-            probed = json.loads(wait_until_answered(service).body)["m"]
-            with run_limit_server(gallery, Path(folder), cells, probed) as (limit_address, limit_pid):
-                requests = format_searches(limit_address, "/search", gallery)
-                limit = Target(limit_address, requests, psutil.Process(limit_pid))
-                wait_until_answered(limit)
-                for target in (service, limit):
-                    asyncio.run(load(target, 4, 2))
-                return [_compare(faces, service, limit, clients, rounds, seconds) for clients in client_counts]
+def compare(faces: int, client_counts: Sequence[int], rounds: int, seconds: float) -> list[Row]:
+    """Load the programs in turn, and return a row for each number of clients."""
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        folder = Path(name)
+        gallery = write_gallery(folder / ONE, faces, DIM)
+        shutil.copytree(folder / ONE, folder / TWO)
+        targets = {ONE: run_target(stack, gallery, folder / ONE)}
+        probed = json.loads(wait_until_answered(targets[ONE]).body)["m"]
+        targets[TWO] = run_target(stack, gallery, folder / TWO, api_processes="2")
+        served = stack.enter_context(run_limit_server(gallery, folder, default_cell_count(faces), probed))
+        targets[LEAST] = Target(served[0], format_searches(served[0], "/search", gallery), [psutil.Process(served[1])])
+        for target in targets.values():
+            wait_until_answered(target)
+            asyncio.run(load(target, 4, 2))
+        return [_compare(faces, targets, clients, rounds, seconds) for clients in client_counts]
 
 
-def _compare(
-    faces: int, service: Target, limit: Target, clients: int, rounds: int, seconds: float
-) -> dict[str, object]:
-    loads = [[asyncio.run(load(target, clients, seconds)) for target in (service, limit)] for _ in range(rounds)]
-    row: dict[str, object] = {"faces": faces, "clients": clients}
-    for name, values in zip(("service", "least program"), zip(*loads, strict=True), strict=True):
-        row[name] = [round(statistics.median(column), 2) for column in zip(*values, strict=True)]
-    ratios = [of_service.rate / of_limit.rate for of_service, of_limit in loads]
-    row["ratio of rates"] = [round(value, 2) for value in (statistics.median(ratios), min(ratios), max(ratios))]
+def run_target(stack: ExitStack, gallery: Gallery, home: Path, **settings: str) -> Target:
+    """Run a service over a gallery until the stack is closed. settings: as `run_private_service`"""
+    others = set(find_api_processes())
+    _, address = stack.enter_context(run_private_service(home, **settings))
+    path = f"/v1/collections/{gallery.collection}/search:by-embedding"
+    processes = [process for process in find_api_processes() if process not in others]
+    return Target(address, format_searches(address, path, gallery), processes)
+
+
+def _compare(faces: int, targets: dict[str, Target], clients: int, rounds: int, seconds: float) -> Row:
+    loads = [
+        {name: asyncio.run(load(target, clients, seconds)) for name, target in targets.items()} for _ in range(rounds)
+    ]
+    row: Row = {"faces": faces, "clients": clients}
+    for name in targets:
+        columns = zip(*(of_round[name] for of_round in loads), strict=True)
+        row[name] = [round(statistics.median(column), 2) for column in columns]
+    for name in (TWO, LEAST):
+        first, second = (TWO, ONE) if name == TWO else (ONE, LEAST)
+        ratios = [of_round[first].rate / of_round[second].rate for of_round in loads]
+        row[f"{first} / {second}"] = [
+            round(value, 2) for value in (statistics.median(ratios), min(ratios), max(ratios))
+        ]
     return row
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faces", type=int, nargs="+", default=[13_000, 100_000])
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 16])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4)
+    parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     print("searches a second, ms at p50 and p99, ms of processor time; ratio: median, least, most", flush=True)
+    rows: list[Row] = []
     for faces in args.faces:
         for row in compare(faces, args.clients, args.rounds, args.seconds):
+            rows.append(row)
             print(json.dumps(row), flush=True)
+    if args.json:
+        args.json.write_text(json.dumps(rows, indent=1))
 
 
 if __name__ == "__main__":

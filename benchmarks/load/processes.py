@@ -11,6 +11,11 @@ def read_role(process: psutil.Process) -> str:
     return title.removeprefix(PREFIX) if title.startswith(PREFIX) else ""
 
 
+def find_api_processes() -> list[psutil.Process]:
+    """Return the processes of APIs."""
+    return [child for child in psutil.Process().children(recursive=True) if read_role(child) == "api"]
+
+
 def find_api_process() -> psutil.Process:
-    """Return the process of the API. Raises StopIteration if there is none."""
-    return next(child for child in psutil.Process().children(recursive=True) if read_role(child) == "api")
+    """Return the process of the API. Raises IndexError if there is none."""
+    return find_api_processes()[0]
