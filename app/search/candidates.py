@@ -73,7 +73,7 @@ def find_candidates(
     """
     allowed = filter_faces(session, criteria.collection, params.filter)
     efforts = [_choose_effort(c.served, params) for c in criteria.tasks]
-    total = max(len(c.served.index) for c in criteria.tasks) if allowed is None else len(allowed)
+    total = max(c.served.face_count for c in criteria.tasks) if allowed is None else len(allowed)
     max_k = min(total, MAX_MIXED_CANDIDATES if criteria.is_mix else MAX_CANDIDATES)
     faces_per_match = FACES_PER_PERSON if params.group_by == "subject" or criteria.is_mix else 1
     k = min(max(1, total), max(params.limit * faces_per_match + EXTRA_FACES, FACES_PER_SEARCH))

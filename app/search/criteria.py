@@ -125,7 +125,7 @@ def choose_threshold(criteria: Criteria, params: SearchParams) -> AcceptanceThre
         return AcceptanceThreshold(None)
     if params.fmr is not None or params.threshold is not None:
         return make_pair_threshold(criteria.scores, params.fmr, params.threshold)
-    return make_person_threshold(criteria.scores, params.fpir, len(criteria.first.index))
+    return make_person_threshold(criteria.scores, params.fpir, criteria.first.face_count)
 
 
 def search_mix(
@@ -152,7 +152,7 @@ def search_mix(
         ids[q, : len(pks)], distances[q, : len(pks)], by_task[q, :, : len(pks)] = pks, total, of_tasks
     farthest = np.array([listed.distances[:, -1] for listed in lists], np.float64)
     for own, criterion in zip(farthest, criteria.tasks, strict=True):
-        if k >= (len(criterion.served.index) if allowed is None else len(allowed)):
+        if k >= (criterion.served.face_count if allowed is None else len(allowed)):
             own[:] = np.inf  # the list holds every face
     bound = np.asarray(np.array([c.factor for c in criteria.tasks]) @ farthest, np.float32)
     fraction = np.sum([listed.fraction for listed in lists], axis=0)

@@ -68,7 +68,8 @@ class ServedModel:
 
     change: the collection's last change that the index, the faces' names and the labels' constraints contain
     slots: for heavy work; None if the request was admitted without one
-    faces: the collection's faces; None if this process has written a later change, so that the database must be read
+    faces: the collection's faces; None if the database must be read, since the index holds a later change, or this
+        process has written one
     """
 
     deployment: ServedDeployment
@@ -85,6 +86,11 @@ class ServedModel:
     def index(self) -> Index:
         """The index, for its properties only; use `search` to search it."""
         return self.loaded_index.index
+
+    @property
+    def face_count(self) -> int:
+        """How many faces the index holds. While a face is replaced in it, it holds one less, which counts nowhere."""
+        return self.loaded_index.state.vectors
 
     @property
     def task(self) -> str:

@@ -122,8 +122,10 @@ class Engine:
         if served is None or index is None:
             return None
         written = find_written_change(self.resources.database, served.collection, served.collection_created_at)
-        change = min(index.state.change, served.faces.change, served.constraints.change)
-        return ServedModel(served, index, self.slots, change, served.faces if served.faces.change >= written else None)
+        faces, indexed = served.faces, index.state.change
+        is_current = faces.change >= max(written, indexed)
+        change = min(indexed, faces.change, served.constraints.change)
+        return ServedModel(served, index, self.slots, change, faces if is_current else None)
 
     def _leave_out_refused(self, serving: ServedModel) -> ServedModel:
         deployment = serving.deployment

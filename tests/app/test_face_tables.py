@@ -4,6 +4,8 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -33,6 +35,7 @@ from app.serving.faces import face_table
 from app.serving.faces.columns import SubjectName, TextColumn
 from app.serving.faces.face_table import FaceTable
 from app.serving.faces.face_table_loader import CollectionKey, load_table, update_table
+from app.serving.loaded_index import IndexState
 from app.subjects.schemas import SubjectIn
 from app.subjects.service import change_subject, merge_subjects
 from tests.databases import delete_collections
@@ -201,6 +204,30 @@ def test_a_collection_that_this_process_has_deleted_is_not_searched(engine: Engi
         search_in_thread(engine)
 
 
+def test_an_index_that_is_ahead_of_the_names_has_them_read_from_the_database(engine: Engine) -> None:
+    served = engine.registry.get(("staff", "identity"))
+    assert served is not None
+    served.champion.state = IndexState(2, 60)
+    engine.registry.put(replace(served, faces=replace(face_table.EMPTY, change=1)))
+    with pytest.raises(DatabaseNeeded):
+        search_from_memory(engine)
+    assert list_names(search_in_thread(engine))[0] == "p000"
+
+
+def test_a_search_that_begins_while_faces_are_replaced_in_the_index_misses_none(
+    engine: Engine, gallery: GalleryWriter
+) -> None:
+    with engine.use("staff") as serving, ThreadPoolExecutor(1) as threads:
+        loaded, ids = serving.loaded_index, np.array(gallery.pks[1:], np.int64)
+        with loaded.lock.gen_wlock():
+            rows = loaded.index.rows(ids)
+            loaded.index.remove(ids)
+            answer = threads.submit(search_in_thread, engine)
+            time.sleep(0.2)
+            loaded.index.add(ids, rows)
+        assert len(answer.result(20)["faces"][0]["matches"]) == 10
+
+
 def test_a_change_that_was_rolled_back_does_not_count(engine: Engine, gallery: GalleryWriter) -> None:
     def refuse_and_fail() -> None:
         with writing(gallery.resources.database) as session:
@@ -284,9 +311,13 @@ def test_a_search_on_the_event_loop_is_answered_as_in_a_thread(
         answers = [client.post(path, content=body, headers=headers) for body in bodies]
         return [(answer.status_code, answer.json(), answer.headers.get("x-model")) for answer in answers]
 
+    with reading(gallery.resources.database) as session:
+        nearest = session.get_one(Face, gallery.pks[0]).face_id  # not the one of an earlier test's collection
     limit = time.monotonic() + 20
     whole = "/v1/collections/staff/search:by-embedding"
-    while '"index_generation":"1.1"' not in client.post(whole, content=bodies[0], headers=headers).text:
+    while nearest not in (answer := client.post(whole, content=bodies[0], headers=headers)).text or (
+        answer.json()["index_generation"] != "1.1"
+    ):
         assert time.monotonic() < limit
     on_the_loop = ask()
     monkeypatch.setattr(vector_routes, "_parse_short", lambda _: None)

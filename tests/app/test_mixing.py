@@ -248,7 +248,10 @@ def test_faces_within_the_bound_are_the_nearest_ones(k: int, monkeypatch: pytest
     def served(rows: Rows) -> Any:
         index = indexes.build(ids, rows, p=16)
         return SimpleNamespace(
-            index=index, rows=rows, search=lambda q, k, effort, allowed: index.search(q, k, m=effort.m, allowed=allowed)
+            index=index,
+            rows=rows,
+            face_count=len(rows),
+            search=lambda q, k, effort, allowed: index.search(q, k, m=effort.m, allowed=allowed),
         )
 
     monkeypatch.setattr(enrolled_faces, "read_embeddings", lambda _, model, pks: {pk: model.rows[pk] for pk in pks})

@@ -34,6 +34,7 @@ from tests.house.source_files import files_of, read
 from tests.two_collections import MINE, OTHER, World, open_world
 
 ALIASED = {
+    "app/galleries/label_consensus.py": "joined to labels, which are restricted",
     "app/labellers/service.py": "the conditions name the collection",
     "app/labels/collection_consensus.py": "the conditions name the collections",
     "app/labels/withdrawal.py": "joined to labels, which are restricted",
