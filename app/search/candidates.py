@@ -116,7 +116,7 @@ def _group_neighbours(
 ) -> Candidates:
     """Read the faces that the index returned, apply the labels, and group the faces of each query."""
     pks = np.unique(neighbours.ids)
-    faces = read_faces(session, criteria.first, pks[pks >= 0])
+    faces = read_faces(session, criteria.faces, pks[pks >= 0])
     faces.pop(excluded, None)  # type: ignore[arg-type]
     constraints = criteria.first.deployment.constraints
     people = {pk: face.owner if criteria.is_mix else constraints.person(face.owner) for pk, face in faces.items()}

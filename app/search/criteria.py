@@ -17,6 +17,7 @@ from app.search import enrolled_faces
 from app.search.decision import AcceptanceThreshold, make_pair_threshold, make_person_threshold
 from app.search.params import SearchParams
 from app.serving.deployments import SearchEffort, ServedModel
+from app.serving.faces.face_table import FaceTable
 from app.serving.scores import Scores
 from ml.distances import EUCLIDEAN
 from ml.indexes.base import Neighbours
@@ -76,6 +77,13 @@ class Criteria:
     @property
     def collection(self) -> str:
         return self.first.deployment.collection
+
+    @property
+    def faces(self) -> FaceTable | None:
+        """The collection's faces as the task that is ahead has them; None if the database must be read."""
+        tables = [c.served.faces for c in self.tasks]
+        known = [table for table in tables if table is not None]
+        return max(known, key=lambda table: table.change) if len(known) == len(tables) else None
 
     @property
     def model_ids(self) -> str:

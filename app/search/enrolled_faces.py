@@ -15,7 +15,7 @@ from app.errors import Busy, Invalid, NotFound
 from app.galleries.retention import may_be_used
 from app.search.filters import Filter
 from app.serving.deployments import ServedModel
-from app.serving.faces.face_table import EnrolledFace
+from app.serving.faces.face_table import EnrolledFace, FaceTable
 from app.serving.loaded_index import LoadedIndex
 from app.storage.blob_store import Blobs
 from app.storage.embedding_codec import decode_embeddings
@@ -38,13 +38,13 @@ FACES_QUERIES = {
 }
 
 
-def read_faces(session: Session | None, served: ServedModel, pks: Ids) -> dict[int, EnrolledFace]:
+def read_faces(session: Session | None, table: FaceTable | None, pks: Ids) -> dict[int, EnrolledFace]:
     """Return pk -> face of those that are still enrolled and may be found: see `may_be_used`. Raises DatabaseNeeded.
 
-    They are read from memory, or from the database if this process has written a later change.
+    table: where they are in memory, None if they must be read from the database
     """
-    if served.faces is not None:
-        return served.faces.read(pks, now())
+    if table is not None:
+        return table.read(pks, now())
     return query_faces(require_session(session), pks.tolist())
 
 

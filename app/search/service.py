@@ -133,7 +133,7 @@ def verify_pair(context: SearchContext, photos: Sequence[bytes], params: VerifyP
         score["passes"] = threshold.accepts(score)
         face_id, corrected_by = None, list[Correction]()
         nearest_pks = np.array(pks[nearest : nearest + 1], np.int64)
-        for face in enrolled_faces.read_faces(session, served, nearest_pks).values():
+        for face in enrolled_faces.read_faces(session, served.faces, nearest_pks).values():
             face_id, corrected_by = face.face_id, _list_corrections(served, rows[0], face)
             score["passes"] = False if corrected_by else score["passes"]
         return VerifyOut(

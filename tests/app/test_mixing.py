@@ -18,6 +18,7 @@ from app.resources import Resources
 from app.search import enrolled_faces
 from app.search.criteria import Criteria, Criterion, search_mix
 from app.serving.deployments import SearchEffort
+from app.serving.faces.face_table import EMPTY, FaceTable
 from app.storage.blob_store import Blobs
 from ml import images, indexes
 from ml.calibration import Calibration
@@ -114,6 +115,16 @@ def test_a_mixed_search_ranks_by_the_weighted_sum_of_distances(api: Api, gallery
             assert match["distances"]["identity"] == pytest.approx(squared_distances(FACES)[query, i], rel=1e-4)
             assert match["distances"]["age"] == pytest.approx(squared_distances(AGES)[query, i], rel=1e-4)
         assert answer.json()["complete"] is True
+
+
+def test_a_mixed_search_names_faces_as_the_task_that_is_ahead_has_them() -> None:
+    def served(faces: FaceTable | None) -> Any:
+        return SimpleNamespace(faces=faces)
+
+    old, new = replace(EMPTY, change=3), replace(EMPTY, change=4)
+    assert Criteria((Criterion(served(old)), Criterion(served(new)))).faces is new
+    assert Criteria((Criterion(served(new)), Criterion(served(old)))).faces is new
+    assert Criteria((Criterion(served(new)), Criterion(served(None)))).faces is None
 
 
 def test_a_mixed_search_states_its_weights_and_gives_no_probability(api: Api, gallery: GalleryWriter) -> None:
