@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from sqlalchemy import Column, Engine, Table, delete, exists, or_, select, update
+from sqlalchemy import Column, Engine, Table, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
 from app.db.session import writing
@@ -20,7 +20,7 @@ from app.snapshots.erasure import is_being_rewritten
 from app.snapshots.files import BLOBS
 from app.snapshots.manifest import SnapshotManifest
 from app.snapshots.reader import OpenedSnapshot, open_snapshot
-from app.snapshots.reservations import RESERVATION
+from app.snapshots.reservations import RESERVATION, is_untouched
 from app.snapshots.restore import Restored, restore_files, select_collection_files
 from app.snapshots.rows import (
     Report,
@@ -140,14 +140,13 @@ def _release(session: Session, name: str, reserved_at: float) -> None:
         raise Conflict(
             f"the collection {name!r} was deleted during the restore; restore it again if it is still wanted"
         )
-    owned = (Face.collection_id == name, Subject.collection_id == name)
-    has_rows = any(session.scalar(select(exists().where(is_own))) for is_own in owned)
-    if has_rows or reserved.description != RESERVATION:
+    if not is_untouched(session, reserved):
         raise Conflict(
             f"the collection {name!r} was written to during the restore: what was written is kept. Delete the "
             "collection and restore it again, or restore under another name (--as)"
         )
-    session.execute(delete(Collection).where(Collection.id == name))
+    session.delete(reserved)
+    session.flush()
 
 
 def _check_free(session: Session, opened: OpenedSnapshot, collection: str, name: str, options: RestoreOptions) -> None:

@@ -5,13 +5,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
-from sqlalchemy import Engine, delete, exists, select
+from sqlalchemy import Engine, exists, select
+from sqlalchemy.orm import Session
 
 from app.db.session import writing
-from app.db.tables import Collection, Deployment, Face
+from app.db.tables import Base, Collection, Job
 from app.errors import Conflict
+from app.queue.jobs import LIVE_STATES
 
 LOCK_FOLDER = "restores"
+LOCK_SECONDS = 1.0
+"""How long a restore waits for its lock, which others hold for a moment to see whether it is held."""
 RESERVATION = "being restored from a snapshot"
 """The description of a collection that has nothing but its id until its rows are restored."""
 
@@ -22,23 +26,45 @@ def keep_others_out(database: Engine, home: Path, name: str) -> Iterator[None]:
 
     Raises Conflict if another process restores it now.
     """
+    with lock_name(home, name, LOCK_SECONDS):
+        with writing(database) as session:
+            release_untouched(session, name)  # what it has of files is restored again
+        yield
+
+
+@contextmanager
+def lock_name(home: Path, name: str, seconds: float = 0.0) -> Iterator[None]:
+    """Hold the lock of the restore of a collection. Raises Conflict if another process has it for so long."""
     (home / LOCK_FOLDER).mkdir(exist_ok=True)
     lock = FileLock(home / LOCK_FOLDER / f"{name}.lock")
     try:
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=seconds)
     except Timeout as error:
         raise Conflict(f"another process is restoring {name!r}; wait until it has ended") from error
     try:
-        _free_name(database, name)
         yield
     finally:
         lock.release()
 
 
-def _free_name(database: Engine, name: str) -> None:
-    """Delete the row of a collection that was reserved and not restored. What it has of files is restored again."""
-    is_used = exists(select(Deployment.task).where(Deployment.collection_id == name))
-    has_faces = exists(select(Face.pk).where(Face.collection_id == name))
-    reserved = delete(Collection).where(Collection.id == name, Collection.description == RESERVATION)
-    with writing(database) as session:
-        session.execute(reserved.where(~is_used, ~has_faces))
+def release_untouched(session: Session, name: str) -> None:
+    """Delete the row of a collection that was reserved, not restored, and not written to since."""
+    reserved = session.get(Collection, name, with_for_update=True)
+    if reserved is not None and is_untouched(session, reserved):
+        session.delete(reserved)
+        session.flush()
+
+
+def is_untouched(session: Session, reserved: Collection) -> bool:
+    """Whether a locked collection has nothing but its reserved id: no row refers to it, and no job works for it.
+
+    Its change tells of what was written and deleted again.
+    """
+    if reserved.description != RESERVATION or reserved.change:
+        return False
+    columns = (column for table in Base.metadata.sorted_tables for column in table.columns)
+    owners = [column for column in columns if column.references(Collection.__table__.c.id)]
+    if any(session.scalar(select(exists().where(column == reserved.id))) for column in owners):
+        return False
+    live = session.scalars(select(Job.body).where(Job.state.in_(LIVE_STATES)))
+    return all(body.get("bound_to", {}).get(reserved.id) != reserved.created_at for body in live)

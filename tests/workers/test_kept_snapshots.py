@@ -10,14 +10,15 @@ from typing import Any
 import httpx
 import pytest
 from sqlalchemy import select, update
+from sqlalchemy.orm import Session
 from typer.testing import CliRunner
 
 from app.cli.main import app
 from app.db.session import reading, writing
-from app.db.tables import Collection, Erasure, Face, Job, KeptSnapshot, Subject, now
+from app.db.tables import Collection, Erasure, Face, Job, KeptSnapshot, Subject, TrainingPolicy, now
 from app.errors import Busy, Conflict, Invalid
 from app.queue import jobs
-from app.queue.messages import RestoreSnapshot, TakeSnapshot
+from app.queue.messages import ExamineGallery, RestoreSnapshot, TakeSnapshot
 from app.resources import Resources
 from app.snapshots import store
 from app.snapshots.blanks import BLANKING, blank_members
@@ -347,18 +348,46 @@ def test_what_is_deleted_during_a_restore_does_not_come_back(staff: Resources) -
         assert session.get(Collection, "copy") is None
 
 
-def test_what_is_written_to_a_collection_during_its_restore_is_kept(staff: Resources) -> None:
+WRITTEN: dict[str, Callable[[Session], object]] = {
+    "subject": lambda session: session.add(Subject(collection_id="copy", id="s0", external_id="s0", consent=False)),
+    "policy": lambda session: session.add(TrainingPolicy(collection_id="copy", task="identity")),
+    "change": lambda session: session.execute(update(Collection).where(Collection.id == "copy").values(change=1)),
+    "description": lambda session: session.execute(
+        update(Collection).where(Collection.id == "copy").values(description="staff of the other house")
+    ),
+    "job": lambda session: jobs.enqueue(session, ExamineGallery(collection="copy")),
+}
+"""What a client may write to a collection that is being restored."""
+
+
+@pytest.mark.parametrize("written", sorted(WRITTEN))
+@pytest.mark.parametrize("killed", [False, True])
+def test_what_is_written_to_a_collection_during_its_restore_is_kept(
+    staff: Resources, written: str, killed: bool
+) -> None:
     take_directly(staff, "kept")
-
-    def refuse_consent() -> None:
+    if killed:
         with writing(staff.database) as session:
-            session.add(Subject(collection_id="copy", id="s0", external_id="s0", consent=False))
+            session.add(Collection(id="copy", description=RESERVATION))
+            session.flush()
+            WRITTEN[written](session)
+        message = RestoreSnapshot(snapshot="kept", source="staff", collection="copy")
+        with pytest.raises(Conflict, match="exists"):
+            restore_snapshot(message, begin(staff, message))
+    else:
 
-    with pytest.raises(Conflict, match="what was written is kept"):
-        restore_while(staff, refuse_consent)
-    work(staff)
+        def write() -> None:
+            with writing(staff.database) as session:
+                WRITTEN[written](session)
+
+        with pytest.raises(Conflict, match="what was written is kept"):
+            restore_while(staff, write)
     with reading(staff.database) as session:
-        assert session.scalars(select(Subject.consent).where(Subject.collection_id == "copy")).all() == [False]
+        session.get_one(Collection, "copy")
+        assert session.scalars(select(Subject.consent).where(Subject.collection_id == "copy")).all() == (
+            [False] if written == "subject" else []
+        )
+        assert session.scalars(select(Face.pk).where(Face.collection_id == "copy")).all() == []
 
 
 @pytest.mark.parametrize("made_again", [False, True])
