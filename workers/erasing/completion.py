@@ -23,6 +23,7 @@ from app.storage.text_encodings import list_text_encodings
 from workers.context import JobContext
 from workers.erasing.blockers import find_blocker
 from workers.erasing.kept_snapshots import erase_from_kept_snapshots
+from workers.erasing.unfinished_restores import remove_unfinished_restores
 
 
 def complete_erasures(context: JobContext) -> None:
@@ -33,6 +34,8 @@ def complete_erasures(context: JobContext) -> None:
     if erased:
         counts = _scrub(context, erased)
         snapshots = erase_from_kept_snapshots(context, [one for one in erased if one.erasure_id in ready])
+        if ready and not remove_unfinished_restores(context):
+            ready = set()
         counts = {name: count | snapshots.get(name, {}) for name, count in counts.items()}
         _note_scrubbed(resources, counts, ready)
     with writing(resources.database) as session:

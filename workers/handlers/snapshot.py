@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from app.db.session import reading, writing
 from app.db.tables import Erasure, Job, KeptSnapshot, now
-from app.errors import Conflict, NotFound
+from app.errors import AppError, Conflict, NotFound
 from app.galleries.erasures import PENDING
 from app.queue.messages import RestoreSnapshot, TakeSnapshot
 from app.snapshots.collection_restore import RestoreOptions, restore_collection
@@ -27,6 +27,7 @@ from app.snapshots.store import (
 from app.snapshots.writer import write_snapshot
 from ml.files import move_folder
 from workers.context import Interrupted, JobContext, Later
+from workers.erasing.unfinished_restores import remove_restored
 
 PROGRESS_SECONDS = 0.5
 RETRY_SECONDS = 2.0
@@ -79,16 +80,27 @@ def _describe_snapshot(row: KeptSnapshot, manifest: SnapshotManifest) -> dict[st
 def restore_snapshot(message: RestoreSnapshot, context: JobContext) -> dict[str, Any]:
     """Restore the collection: {"collection", "faces", "files"}. A second run ends what the first has begun.
 
+    If it fails, nothing of it is left, but for what others have written to the collection.
     Raises NotFound, Conflict, Invalid, Busy, Interrupted.
     """
-    resources = context.resources
-    home = resources.settings.home
-    with reading(resources.database) as session:
+    with reading(context.resources.database) as session:
         done: dict[str, Any] | None = session.get_one(Job, context.job_id).result
-        if done:
-            return done
-        _get_snapshot(session, message.snapshot)
-        _wait_for_erasures(session, message, context)
+    if done:
+        return done
+    try:
+        with reading(context.resources.database) as session:
+            _get_snapshot(session, message.snapshot)
+            _wait_for_erasures(session, message, context)
+        restored = _restore(message, context)
+    except AppError:
+        remove_restored(context, message.collection)
+        raise
+    context.resources.notifier.notify("changes")
+    return _describe(message, restored)
+
+
+def _restore(message: RestoreSnapshot, context: JobContext) -> Restored:
+    resources, home = context.resources, context.resources.settings.home
 
     def finish(session: Session, restored: Restored) -> None:
         job = session.get_one(Job, context.job_id, with_for_update=True)
@@ -108,11 +120,9 @@ def restore_snapshot(message: RestoreSnapshot, context: JobContext) -> dict[str,
             raise Later(RETRY_SECONDS) from error
         stack.enter_context(refuse_full_disk())
         folder = locate_snapshot(home, message.snapshot)
-        restored = restore_collection(
+        return restore_collection(
             resources.database, home, folder, message.source, message.collection, _make_report(context), options
         )
-    resources.notifier.notify("changes")
-    return _describe(message, restored)
 
 
 def _wait_for_erasures(session: Session, message: RestoreSnapshot, context: JobContext) -> None:

@@ -1,0 +1,111 @@
+"""What a restore has reserved and written is removed if it failed or was killed, before a receipt becomes final."""
+
+import pytest
+from sqlalchemy import delete, select
+
+from app.db.session import reading, writing
+from app.db.tables import Collection, KeptSnapshot, Subject
+from app.errors import Conflict, NotFound
+from app.queue import jobs
+from app.queue.messages import RestoreSnapshot
+from app.resources import Resources
+from app.snapshots.reservations import RESERVATION, lock_name
+from app.storage.blob_store import Blobs
+from tests.workers.test_erasing import context, erase_subject, read_state, staff, work, work_until
+from tests.workers.test_kept_snapshots import begin, take_directly
+from workers.context import JobContext
+from workers.erasing.completion import complete_erasures
+from workers.erasing.unfinished_restores import remove_unfinished_restores
+from workers.handlers.snapshot import restore_snapshot
+
+__all__ = ["staff"]
+MESSAGE = RestoreSnapshot(snapshot="kept", source="staff", collection="copy")
+
+
+def leave_behind(resources: Resources) -> None:
+    """Leave what a restore leaves that is killed while it writes files."""
+    with writing(resources.database) as session:
+        session.add(Collection(id="copy", description=RESERVATION))
+    names = list(resources.blobs.names("staff"))
+    resources.blobs.put("copy", [(name, resources.blobs.get("staff", name)) for name in names])
+
+
+def list_left(resources: Resources) -> tuple[list[str], list[str]]:
+    """List the description of the collection, if it exists, and its files."""
+    with reading(resources.database) as session:
+        described = list(session.scalars(select(Collection.description).where(Collection.id == "copy")))
+    return described, list(resources.blobs.names("copy"))
+
+
+def kill_restore(resources: Resources) -> JobContext:
+    take_directly(resources, "kept")
+    running = begin(resources, MESSAGE)
+    leave_behind(resources)
+    return running
+
+
+def test_a_killed_restore_that_fails_at_its_next_run_leaves_nothing(staff: Resources) -> None:
+    running = kill_restore(staff)
+    erasure = erase_subject(staff)
+    with pytest.raises(Conflict, match="was deleted in the collection of the snapshot"):
+        restore_snapshot(MESSAGE, running)
+    assert list_left(staff) == ([], [])
+    with writing(staff.database) as session:
+        jobs.end(session, running.job_id, "failed")
+    work_until(staff, lambda: read_state(staff, erasure) == "final")
+
+
+def test_a_killed_restore_whose_snapshot_was_deleted_leaves_nothing(staff: Resources) -> None:
+    running = kill_restore(staff)
+    with writing(staff.database) as session:
+        session.execute(delete(KeptSnapshot))
+    with pytest.raises(NotFound):
+        restore_snapshot(MESSAGE, running)
+    assert list_left(staff) == ([], [])
+
+
+def test_what_was_written_to_a_killed_restore_stays_without_the_files(staff: Resources) -> None:
+    running = kill_restore(staff)
+    with writing(staff.database) as session:
+        session.add(Subject(collection_id="copy", id="s9", external_id="s9", consent=False))
+    with pytest.raises(Conflict, match="exists"):
+        restore_snapshot(MESSAGE, running)
+    assert list_left(staff) == ([RESERVATION], [])
+    with reading(staff.database) as session:
+        assert session.scalars(select(Subject.consent).where(Subject.collection_id == "copy")).all() == [False]
+
+
+@pytest.mark.parametrize("state", ["failed", "cancelled", None])
+def test_a_receipt_is_final_only_without_what_a_killed_restore_has_left(staff: Resources, state: str | None) -> None:
+    """None: a command was killed, and no job knows of it."""
+    if state is None:
+        leave_behind(staff)
+    else:
+        running = kill_restore(staff)
+        with writing(staff.database) as session:
+            jobs.end(session, running.job_id, state)
+    staff.blobs.put("gone", [(Blobs.photo("f" * 64), b"x")])
+    erasure = erase_subject(staff)
+    work_until(staff, lambda: read_state(staff, erasure) == "final")
+    assert list_left(staff) == ([], [])
+    assert list(staff.blobs.names("gone")) == []
+
+
+def test_an_erasure_waits_for_a_command_that_restores(staff: Resources) -> None:
+    leave_behind(staff)
+    before = list_left(staff)
+    erasure = erase_subject(staff)
+    work(staff)
+    with lock_name(staff.settings.home, "copy"):
+        complete_erasures(context(staff))
+        assert (read_state(staff, erasure), list_left(staff)) == ("pending", before)
+    complete_erasures(context(staff))
+    assert (read_state(staff, erasure), list_left(staff)) == ("final", ([], []))
+
+
+def test_an_erasure_leaves_to_a_job_what_it_will_restore(staff: Resources) -> None:
+    kill_restore(staff)
+    before = list_left(staff)
+    with lock_name(staff.settings.home, "copy"):
+        assert remove_unfinished_restores(context(staff)), "it holds up the erasures of its collection itself"
+    assert list_left(staff) == before
