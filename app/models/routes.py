@@ -43,7 +43,8 @@ def list_models(session: ReadDep, limit: Limit = 100, next_token: NextToken = No
 
 @router.get("/{model}", summary="Look at a model", openapi_extra=READER | MODEL)
 def get_model(model: ModelId, session: ReadDep, caller: CallerDep) -> ModelInFull:
-    """How the model was made, from which training and labels, its report, and where it is deployed."""
+    """How the model was made, from which training and labels, its report, and where it is deployed. Readers see no
+    report and no plan. A key that is not bound to all collections that it has learned from sees no training at all."""
     return service.describe_model(session, model, caller)
 
 

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from app.db.lookups import get_model
 from app.db.tables import POINTERS, Collection, Deployment, ModelRecord, now
 from app.db.visibility import ALL_ROWS
-from app.deps.caller import Caller
+from app.deps.caller import Caller, Role
 from app.deps.job_response import JobOut, point_to_job
 from app.errors import Conflict, Forbidden
 from app.learning.plan import Plan
@@ -26,6 +26,10 @@ from app.storage.recognisers.default_recogniser import BUILT_IN_MODELS
 
 NAMING_COLLECTIONS = ("changes", "collections_created_at", WITHOUT, WITHOUT_PKS)
 """Parts of a model's provenance that are objects by collection."""
+SHOWN_TO_ALL = ("made", "holdout", "by_held_out", "open_set")
+"""Parts that say nothing of the data; others are shown only to keys for all collections that it was learned from."""
+TRAINING_ROLE: Role = "operator"
+"""Who may read a training."""
 
 
 def describe_models(session: Session, rows: Sequence[ModelRecord]) -> list[ModelOut]:
@@ -35,20 +39,35 @@ def describe_models(session: Session, rows: Sequence[ModelRecord]) -> list[Model
 
 
 def describe_model(session: Session, model: str, caller: Caller) -> ModelInFull:
-    """Describe a model in full; a bound key does not see which others it has learned from. Raises NotFound."""
+    """Describe a model in full, as far as the caller may see the training that made it. Raises NotFound.
+
+    A key that is bound to other collections than it has learned from sees neither the training nor those collections; a
+    reader sees no plan and no report, as of the training itself.
+    """
     row = get_model(session, model)
     described = ModelInFull.of(row, _find_deployments(session, [model])[model])
-    if caller.collections:
-        described.manifest = described.manifest | {"facts": _hide_others(described.manifest["facts"], caller)}
+    provenance = described.manifest["facts"]
+    if caller.collections and _list_sources(provenance) - set(caller.collections):
+        described.manifest = described.manifest | {"facts": _hide_others(provenance, caller)}
+        described.labels, described.report = None, {}
+    elif not caller.may(TRAINING_ROLE):
+        shown = {name: value for name, value in provenance.items() if name != "plan"}
+        described.manifest, described.report = described.manifest | {"facts": shown}, {}
     return described
 
 
+def _list_sources(provenance: Mapping[str, Any]) -> set[str]:
+    """List the collections that a model has learned from, and that of its training."""
+    trained_in = provenance.get("collection")
+    return {*provenance.get("changes", ()), *([trained_in] if trained_in else ())}
+
+
 def _hide_others(provenance: Mapping[str, Any], caller: Caller) -> dict[str, Any]:
-    """Return the provenance of a model without the collections that the key is not bound to."""
+    """Return the provenance of a model without its training and the collections that the key is not bound to."""
     own = set(caller.collections)
     by_collection = {name: provenance[name] for name in NAMING_COLLECTIONS if name in provenance}
     return {
-        **provenance,
+        **{name: provenance[name] for name in SHOWN_TO_ALL if name in provenance},
         **{name: {c: v for c, v in values.items() if c in own} for name, values in by_collection.items()},
     }
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import anyio
 import httpx
@@ -246,6 +247,29 @@ def test_a_model_that_others_have_trained_does_not_name_them(world: World) -> No
     assert [entry["collection"] for entry in seen.json()["deployed"]] == [MINE]
     assert OTHER not in seen.text.replace(model, "")
     assert world.send("GET", f"/v1/models/{model}", "reader").json()["manifest"]["facts"]["changes"] == {OTHER: 1}
+    with writing(world.resources.database) as session:
+        session.get_one(Deployment, (MINE, "identity")).challenger = None
+
+
+@pytest.mark.parametrize("role", ["reader", "admin"])
+def test_a_model_of_others_shows_nothing_of_their_training(world: World, role: str) -> None:
+    model = make_model(f"shared-model-{role}")
+    plan = {"collection": OTHER, "sources": [{"from": "labels", "labellers": {f"{OTHER}-labeller": 0.7}}]}
+    learned = {"changes": {OTHER: 1, MINE: 1}, "labels": {f"{OTHER}-task": {"pairs": 7}}}
+    model = replace(model, provenance={"made": "trained", "collection": OTHER, "plan": plan, **learned})
+    report = {"people": [f"{OTHER}-person"]}
+    with writing(world.resources.database) as session:
+        world.resources.models.keep(session, model, report=report)
+        session.get_one(Deployment, (MINE, "identity")).challenger = model.id
+    path = f"/v1/models/{model.id}"
+    seen = world.send("GET", path, role, MINE)
+    assert (seen.status_code, OTHER in seen.text) == (200, False)
+    facts = seen.json()["manifest"]["facts"]
+    assert (facts["changes"], facts["made"], seen.json()["report"]) == ({MINE: 1}, "trained", {})
+    whole = world.send("GET", path, "operator").json()
+    assert (whole["manifest"]["facts"]["plan"], whole["report"]) == (plan, report)
+    read = world.send("GET", path, "reader").json()
+    assert ("plan" in read["manifest"]["facts"], read["report"]) == (False, {}), "as of the training"
     with writing(world.resources.database) as session:
         session.get_one(Deployment, (MINE, "identity")).challenger = None
 
