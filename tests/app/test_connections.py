@@ -30,7 +30,8 @@ LARGE_BYTES = 20_000_000
 
 
 class Application:
-    """Answers `/` at once, `/echo` with the length of the body, and `/large` with more than a socket takes."""
+    """Answers `/` at once, `/large` with more than a socket takes, and when their bodies are complete `/echo` with the
+    length of the body, and `/headers` with the names of the headers."""
 
     def __init__(self) -> None:
         self.paths: list[str] = []
@@ -39,7 +40,7 @@ class Application:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.paths.append(scope["path"])
         body = b"x" * LARGE_BYTES if scope["path"] == "/large" else b"ok"
-        if scope["path"] == "/echo":
+        if scope["path"] in ("/echo", "/headers"):
             message: Message = {"more_body": True}
             length = 0
             while message.get("more_body"):
@@ -47,6 +48,8 @@ class Application:
                 length += len(message.get("body", b""))
             self.disconnects += message["type"] == "http.disconnect"
             body = str(length).encode()
+        if scope["path"] == "/headers":
+            body = b" ".join(name for name, _ in scope["headers"])
         headers = [(b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         for start in range(0, len(body), 65_536):
@@ -106,6 +109,20 @@ def test_complete_headers_beyond_a_limit_are_refused(server: SimpleNamespace, he
     assert (answer.status, code(answer), answer.is_closed) == (431, "HeadersTooLarge", True)
     assert {name.decode() for name, _ in SECURITY_HEADERS} <= set(answer.headers)
     assert server.application.paths == []
+
+
+def test_trailers_are_no_headers(server: SimpleNamespace) -> None:
+    start = b"POST /headers HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+    for trailer in (b"", b"Authorization: Bearer secret\r\nX-Forwarded-For: 6.6.6.6\r\n"):
+        answer = exchange(server.port, start + b"1\r\nb\r\n0\r\n" + trailer + b"\r\n")
+        assert (answer.status, answer.body) == (200, b"host connection transfer-encoding")
+
+
+@pytest.mark.parametrize("codings", [b"gzip, chunked", b"gzip", b"identity, chunked"])
+def test_other_transfer_codings_are_refused(server: SimpleNamespace, codings: bytes) -> None:
+    start = b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: " + codings + b"\r\n\r\n"
+    answer = exchange(server.port, start + b"1\r\nb\r\n0\r\n\r\n")
+    assert (answer.status, server.application.paths) == (400, [])
 
 
 def test_a_request_after_a_large_body_has_a_limit_of_its_own(server: SimpleNamespace) -> None:

@@ -48,7 +48,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self.register = register
         self.phase, self.phase_began_at = Phase.REQUEST, 0.0
-        self.header_bytes = 0  # that were parsed
+        self.header_bytes = self.header_count = 0  # that were parsed, trailers included
         self.unparsed_bytes = 0  # received since the request began or since the last part of its body
         self.received_bytes = 0
         self.excess: AppError | None = None
@@ -93,7 +93,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._enter(Phase.HEADERS)
-        self.header_bytes = self.unparsed_bytes = 0
+        self.header_bytes = self.header_count = self.unparsed_bytes = 0
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
@@ -102,13 +102,18 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._count_header_bytes(len(name) + len(value) + len(b": \r\n"))
-        if len(self.headers) >= MAX_HEADERS:
+        self.header_count += 1
+        if self.header_count > MAX_HEADERS:
             self._stop_parsing(HeadersTooLarge(f"a request may have {MAX_HEADERS} headers"))
-        super().on_header(name, value)
+        if self.phase is Phase.HEADERS:  # else it is a trailer, which may say nothing of who sends the request
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._enter(Phase.BODY)
         self.body_stall.restart(self.received_bytes, self.phase_began_at)
+        codings = [value.strip().lower() for name, value in self.headers if name == b"transfer-encoding"]
+        if codings not in ([], [b"chunked"]):
+            self._stop_parsing(_describe_malformed("the only transfer coding that is understood is chunked"))
         super().on_headers_complete()
         if len(self.pipeline) > MAX_PIPELINED_REQUESTS:
             self._stop_parsing(_describe_malformed("too many requests were sent before an answer was read"))
