@@ -49,6 +49,9 @@ and lists leave it out. The first start prints an admin's key that is bound to n
   bound to its name once a later collection has it; a key that is bound to no collection sees it.
 - A bound admin makes keys for some of its own collections only, and sees, rotates and revokes only those.
 - It archives a model only if no other collection has trained or deployed it.
+- A model that serves its collection, and has learned from others too, is shown without its plan, labels and report, and
+  without the names of the others. Readers see no plan and no report of any model: `GET /v1/trainings/{training}` needs
+  an operator.
 - It creates only the collections that its key names.
 - `/metrics` and `/info` show a bound key only its collections; figures of the whole process and installation, such as
   counts of requests, are for keys that are bound to none.
