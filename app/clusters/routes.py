@@ -15,7 +15,7 @@ from app.clusters.schemas import (
     NameClusterIn,
     NamedOut,
 )
-from app.db.field_types import CollectionName
+from app.db.field_types import MAX_ROW_ID, CollectionName
 from app.deps import Limit, NextToken, ReadDep, ResourcesDep, WriteDep
 from app.deps.audit import audit_as
 from app.deps.job_response import JobOut
@@ -27,7 +27,7 @@ NAMING_PROBLEMS = declare_problems((409, "EnrolmentNotAllowed"))
 router = APIRouter(prefix="/v1/collections/{collection}/clusters", tags=["clusters"])
 
 CollectionId = Annotated[CollectionName, Path(alias="collection")]
-ClusterId = Annotated[int, Path(alias="cluster", ge=1, description="a cluster's id", examples=[12])]
+ClusterId = Annotated[int, Path(alias="cluster", ge=1, le=MAX_ROW_ID, description="a cluster's id", examples=[12])]
 State = Annotated[ClusterState, Query(description="open: offered to be named; dismissed: not offered again")]
 
 

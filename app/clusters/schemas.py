@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.db import examples
-from app.db.field_types import NewSubjectId
+from app.db.field_types import MAX_ROW_ID, NewSubjectId
 from app.deps.shared_schemas import SubjectRef
 from ml.people_discovery.discovery import MIN_PROBABILITY
 
@@ -78,4 +78,4 @@ class NamedOut(BaseModel):
 
 class MergeClusterIn(BaseModel):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"into": 7}]})
-    into: int = Field(ge=1, strict=True, description="the id of the cluster that is kept")
+    into: int = Field(ge=1, le=MAX_ROW_ID, strict=True, description="the id of the cluster that is kept")

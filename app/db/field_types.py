@@ -11,6 +11,8 @@ from app.db.subject_ids import check_visible, compose
 
 Role = Literal["gallery", "distractor"]
 
+MAX_INTEGER = 2**31 - 1  # of a column that is no BIGINT
+MAX_ROW_ID = 2**63 - 1
 MAX_METADATA_BYTES = 65_536  # bytes of JSON
 MAX_METADATA_KEYS = 1_000
 NUL_PATTERN = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Path, Query, Response
 
 from app.db import examples
-from app.db.field_types import NO_NUL, CollectionName, FaceName, Role, Source
+from app.db.field_types import MAX_INTEGER, NO_NUL, CollectionName, FaceName, Role, Source
 from app.deps import AuditDep, EngineDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep
 from app.deps.audit import audit_as
 from app.deps.headers import describe_headers
@@ -34,7 +34,12 @@ OfRole = Annotated[Role | Literal[""] | None, Query(description="only faces of t
 OfSource = Annotated[Source | Literal[""] | None, Query(description="only faces of this source")]
 MaxFaces = Annotated[
     int | None,
-    Query(ge=1, description="the most faces to enrol; by default 1 if a subject is given, else all", examples=[1]),
+    Query(
+        ge=1,
+        le=MAX_INTEGER,
+        description="the most faces to enrol; by default 1 if a subject is given, else all",
+        examples=[1],
+    ),
 ]
 DAMAGED = declare_problems((500, "StoredFileDamaged"))
 Kind = Annotated[CropKind, Query(description="colour: 112 x 112 pixels; grey: 100 x 170")]

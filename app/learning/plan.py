@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.db.field_types import CollectionName, Metadata, TaskName, Word
+from app.db.field_types import MAX_INTEGER, CollectionName, Metadata, TaskName, Word
 from app.galleries.label_consensus import AGREEMENT, EQUAL, ConsensusRule
 from ml import registry
 from ml.model import Recipe
@@ -38,6 +38,7 @@ class Source(BaseModel):
     quorum: int = Field(
         1,
         ge=1,
+        le=MAX_INTEGER,
         strict=True,
         description="labels: how many labellers a majority needs; without it, as the deployment states",
     )

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, Json, StringConstraints, model_validator
 
 from app.db import examples
-from app.db.field_types import NO_NUL, CollectionName, Source, TaskName
+from app.db.field_types import MAX_INTEGER, NO_NUL, CollectionName, Source, TaskName
 from app.search.filters import Filter, check_filter_size
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -56,7 +56,11 @@ class SearchParams(BaseModel):
     )
     model: ModelOrPointer = None
     m: int | None = Field(
-        None, ge=1, description="the number of cells to probe; with all cells, the search is exact", examples=[8]
+        None,
+        ge=1,
+        le=MAX_INTEGER,
+        description="the number of cells to probe; with all cells, the search is exact",
+        examples=[8],
     )
     candidates: int | None = Field(
         None,

@@ -5,6 +5,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from app.db import examples
+from app.db.field_types import MAX_INTEGER
 from app.learning.training_policy import State
 from app.learning.training_request import TrainingFields
 
@@ -44,6 +45,7 @@ class TrainingPolicyIn(BaseModel):
     max_trainings: int | None = Field(
         None,
         ge=0,
+        le=MAX_INTEGER,
         strict=True,
         description="trainings of the collection in 24 hours, whoever asked; 0: none by itself; null: any",
     )

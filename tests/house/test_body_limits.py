@@ -63,8 +63,36 @@ def test_every_list_and_map_of_a_body_has_a_limit() -> None:
     assert [path for path, schema in schemas if is_unlimited(schema)] == []
 
 
+def is_unbounded_integer(schema: dict[str, Any]) -> bool:
+    bounds = ("maximum", "exclusiveMaximum", "enum", "const")
+    return "integer" in schema.get("type", "") and not any(bound in schema for bound in bounds)
+
+
+def list_parameter_schemas(document: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    parameters = document["components"].get("parameters", {})
+    return [
+        found
+        for path, item in document["paths"].items()
+        for operation in item.values()
+        for parameter in operation.get("parameters", ())
+        for found in iterate_schemas(
+            parameters.get(parameter.get("$ref", "").rpartition("/")[2], parameter)["schema"], path, document, set()
+        )
+    ]
+
+
+def test_every_integer_of_a_request_has_a_maximum() -> None:
+    """A database refuses larger ones, and the request was answered with 500."""
+    document = openapi_document()
+    schemas = list_parameter_schemas(document) + list_body_schemas(document)
+    assert sum("integer" in schema.get("type", "") for _, schema in schemas) > 50
+    assert sorted({path for path, schema in schemas if is_unbounded_integer(schema)}) == []
+
+
 def test_the_check_of_limits_can_fail() -> None:
     assert is_unlimited({"type": "array"})
+    assert is_unbounded_integer({"type": "integer", "minimum": 1})
+    assert not is_unbounded_integer({"type": "integer", "maximum": 1})
     assert is_unlimited({"type": "object", "additionalProperties": True})
     assert not is_unlimited({"type": "object", "properties": {}, "additionalProperties": False})
 
