@@ -7,7 +7,7 @@ from typing import Any, Self
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
-from app.db.session import check_writes, writing
+from app.db.session import check_writes, reading, writing
 from app.db.tables import Job
 from app.queue import jobs
 from app.queue.messages import Message
@@ -51,6 +51,14 @@ class JobContext:
     def check(self) -> None:
         """Raise Interrupted if the handler must stop. Handlers call it between two steps."""
         if self.interrupted.is_set():
+            raise Interrupted
+
+    def check_lease(self) -> None:
+        """Raise Interrupted if another worker has the job by now: this one may have been paused, and not know it."""
+        self.check()
+        with reading(self.resources.database) as session:
+            job = session.get(Job, self.job_id)
+        if job is None or job.worker != self.worker:
             raise Interrupted
 
     def progress(self, done: int, total: int | None = None, failed: int = 0) -> None:

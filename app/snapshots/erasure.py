@@ -1,7 +1,8 @@
 """Erase faces, subjects and collections from a snapshot on disk.
 
 New rows are written beside the old ones, the erased files are overwritten in the tar, and the manifest that names the
-new rows replaces the old one. What is interrupted is done again by the next run.
+new rows replaces the old one. What is interrupted is done again by the next run. A worker that was paused meanwhile
+changes nothing any more if another one has done its work.
 """
 
 import shutil
@@ -17,15 +18,18 @@ from sqlalchemy.orm import Session
 
 from app.db.schema import read_schema_revision
 from app.db.tables import Face
-from app.errors import Invalid
+from app.errors import Busy, Invalid
 from app.galleries.erased_names import ErasedNames
 from app.snapshots.erased_rows import Check, count_rows, drop_unnamed_files, erase_from_rows
 from app.snapshots.files import BLOBS
 from app.snapshots.manifest import FILES, MANIFEST, SnapshotManifest
 from app.snapshots.reader import copy_rows
 from app.snapshots.rows import list_copied_tables, open_rows, seal_rows
+from app.snapshots.store import lock_folder
 from app.storage.blob_store import Blobs
 from ml.files import hash_file
+
+REWRITTEN = "another process has rewritten the snapshot meanwhile"
 
 
 @dataclass(frozen=True)
@@ -36,11 +40,15 @@ class SnapshotErasure:
     erasures: set[str] = field(default_factory=set)
 
 
-def erase_from_snapshot(folder: Path, erased: Sequence[ErasedNames], check: Check) -> SnapshotErasure:
+def erase_from_snapshot(
+    folder: Path, erased: Sequence[ErasedNames], check: Check, check_lease: Check
+) -> SnapshotErasure:
     """Erase from a complete snapshot. A snapshot of a deleted collection alone, or one that is damaged, is deleted.
 
-    Raises NotFound if the folder holds no complete snapshot, OSError.
+    check_lease: raises what ends the work if another worker has taken it over
+    Raises NotFound if the folder holds no complete snapshot, Busy if another process is at it, OSError.
     """
+    manifest = None
     try:
         manifest = SnapshotManifest.read(folder)
         concerned = [one for one in erased if manifest.collection in (None, one.collection)]
@@ -48,8 +56,12 @@ def erase_from_snapshot(folder: Path, erased: Sequence[ErasedNames], check: Chec
             return SnapshotErasure(manifest)
         if any(one.is_whole and one.requested_at >= manifest.created_at for one in concerned if manifest.collection):
             return _delete(folder, concerned)
-        return _rewrite(folder, manifest, concerned, check)
+        return _rewrite(folder, manifest, concerned, check, check_lease)
     except (Invalid, DatabaseError, tarfile.TarError):
+        with lock_folder(folder):
+            check_lease()
+            if manifest is not None:
+                _check_unchanged(folder, manifest)  # another process has removed the rows of this one
         return _delete(folder, erased)  # nobody can tell what it holds
 
 
@@ -63,10 +75,14 @@ def _delete(folder: Path, erased: Sequence[ErasedNames]) -> SnapshotErasure:
     return SnapshotErasure(None, {one.erasure_id for one in erased})
 
 
-def _rewrite(folder: Path, manifest: SnapshotManifest, erased: Sequence[ErasedNames], check: Check) -> SnapshotErasure:
-    for path in folder.iterdir():
-        if path.name not in (MANIFEST, FILES, manifest.rows_file):
-            path.unlink()  # an interrupted run has left it
+def _rewrite(
+    folder: Path, manifest: SnapshotManifest, erased: Sequence[ErasedNames], check: Check, check_lease: Check
+) -> SnapshotErasure:
+    with lock_folder(folder):
+        _check_unchanged(folder, manifest)
+        for path in folder.iterdir():
+            if path.name not in (MANIFEST, FILES, manifest.rows_file):
+                path.unlink()  # an interrupted run has left it
     new = folder / f"rows-{uuid4().hex}.sqlite"
     copy_rows(folder, manifest, new)
     rows = open_rows(new)
@@ -92,9 +108,43 @@ def _rewrite(folder: Path, manifest: SnapshotManifest, erased: Sequence[ErasedNa
         missing=missing,
         rows_file=new.name,
     )
-    written.write(folder)
+    try:
+        _replace_manifest(folder, manifest, written, check_lease)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
     (folder / manifest.rows_file).unlink(missing_ok=True)
     return SnapshotErasure(written, changed)
+
+
+def _replace_manifest(folder: Path, read: SnapshotManifest, written: SnapshotManifest, check_lease: Check) -> None:
+    """Replace the manifest that was read at the beginning. Raises Busy if it is another, or the new rows are gone."""
+    with lock_folder(folder):
+        check_lease()
+        _check_unchanged(folder, read)
+        if not _is_whole(folder / written.rows_file, written):
+            raise Busy(REWRITTEN)
+        written.write(folder)
+
+
+def _check_unchanged(folder: Path, read: SnapshotManifest) -> None:
+    """Raises Busy if the manifest is not the one that was read, Invalid if it is damaged."""
+    if SnapshotManifest.read(folder) != read:
+        raise Busy(REWRITTEN)
+
+
+def _is_whole(path: Path, manifest: SnapshotManifest) -> bool:
+    """Whether the rows are those of the manifest. SQLite makes an empty file of one that was removed."""
+    if hash_file(path) != manifest.rows_sha256:
+        return False
+    rows = open_rows(path)
+    try:
+        counts = count_rows(rows, list_copied_tables())
+    except DatabaseError:
+        return False
+    finally:
+        rows.dispose()
+    return {name: count for name, count in counts.items() if count} == {n: c for n, c in manifest.rows.items() if c}
 
 
 def _list_missing(rows: Engine, missing: Sequence[str]) -> list[str]:

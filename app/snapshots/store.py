@@ -1,6 +1,8 @@
 """The snapshots that the service keeps in its home, each in a folder named by its id."""
 
 import errno
+import fcntl
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +10,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from app.config import SNAPSHOT_FOLDER
-from app.errors import Conflict
+from app.errors import Busy, Conflict
 from app.snapshots.manifest import MANIFEST
 
 MIN_FREE_BYTES = 2**28
@@ -55,6 +57,19 @@ def delete_folder(folder: Path) -> None:
     if folder.exists():
         (folder / MANIFEST).unlink(missing_ok=True)  # from here on nobody takes it for complete
         shutil.rmtree(folder)
+
+
+@contextmanager
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Keep other processes from changing a snapshot for a moment. Raises Busy if one does now, OSError."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise Busy("another process is changing the snapshot") from error
+    finally:
+        os.close(handle)
 
 
 def check_room(path: Path, size: int) -> None:

@@ -17,11 +17,14 @@ from app.cli.main import app
 from app.db.session import reading, writing
 from app.db.tables import Collection, Erasure, Face, Job, KeptSnapshot, Subject, TrainingPolicy, now
 from app.errors import Busy, Conflict, Invalid
+from app.galleries.erased_names import ErasedNames
 from app.queue import jobs
 from app.queue.messages import ExamineGallery, RestoreSnapshot, TakeSnapshot
 from app.resources import Resources
+from app.snapshots import erasure as snapshot_erasure
 from app.snapshots import store
 from app.snapshots.blanks import BLANKING, blank_members
+from app.snapshots.erasure import SnapshotErasure
 from app.snapshots.files import read_files, write_files
 from app.snapshots.manifest import ROWS, SnapshotManifest
 from app.snapshots.reader import check_snapshot
@@ -241,6 +244,44 @@ def test_an_interrupted_erasure_from_a_snapshot_is_done_again(
     assert not holds(folder, image)
     assert len(list(folder.iterdir())) == 3
     assert check_snapshot(folder, quiet).rows["faces"] == 2
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("step", ["erase_from_rows", "drop_unnamed_files", "seal_rows"])
+@pytest.mark.parametrize("is_noticed", [False, True])
+def test_a_worker_that_was_paused_does_not_undo_what_another_has_done(
+    staff: Resources, monkeypatch: pytest.MonkeyPatch, step: str, is_noticed: bool
+) -> None:
+    """is_noticed: whether the lease shows it; the manifest does in any case."""
+    folder = take_directly(staff, "kept")
+    erasure = erase_subject(staff)
+    with reading(staff.database) as session:
+        erased = [ErasedNames.of(session.get_one(Erasure, erasure))]
+    original, taken_over = getattr(snapshot_erasure, step), list[SnapshotErasure]()
+
+    def pause(*arguments: Any) -> Any:
+        monkeypatch.setattr(snapshot_erasure, step, original)
+        taken_over.append(snapshot_erasure.erase_from_snapshot(folder, erased, lambda: None, lambda: None))
+        return original(*arguments)
+
+    def check_lease() -> None:
+        if taken_over and is_noticed:
+            raise Interrupted
+
+    monkeypatch.setattr(snapshot_erasure, step, pause)
+    with pytest.raises(Interrupted if is_noticed else Busy):
+        snapshot_erasure.erase_from_snapshot(folder, erased, lambda: None, check_lease)
+    assert SnapshotManifest.read(folder) == taken_over[0].manifest
+    assert check_snapshot(folder, quiet).rows["faces"] == 2
+
+
+def test_a_worker_knows_that_another_has_its_job(staff: Resources) -> None:
+    running = begin(staff, TakeSnapshot(snapshot="kept"))
+    running.check_lease()
+    with writing(staff.database) as session:
+        session.get_one(Job, running.job_id).worker = "another"
+    with pytest.raises(Interrupted):
+        running.check_lease()
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

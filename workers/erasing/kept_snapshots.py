@@ -23,7 +23,7 @@ Counts = dict[str, dict[str, int]]
 
 
 def erase_from_kept_snapshots(context: JobContext, erased: Sequence[ErasedNames]) -> Counts:
-    """Erase from every snapshot in the home, whether a row names it or not. Raises Interrupted, OSError.
+    """Erase from every snapshot in the home, whether a row names it or not. Raises Interrupted, Busy, OSError.
 
     What an interrupted snapshot has left is deleted. One that is being written is not touched: it began after these
     erasures were requested, or they would wait for it.
@@ -37,7 +37,7 @@ def erase_from_kept_snapshots(context: JobContext, erased: Sequence[ErasedNames]
                 delete_folder(folder)
             continue
         with suppress(NotFound, FileNotFoundError):  # it was deleted meanwhile
-            outcome = erase_from_snapshot(folder, erased, context.check)
+            outcome = erase_from_snapshot(folder, erased, context.check, context.check_lease)
             (deleted if outcome.manifest is None else rewritten).update(outcome.erasures)
             _record(resources, folder, outcome)
     return {
