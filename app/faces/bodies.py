@@ -31,7 +31,10 @@ ENROLLED_RESPONSE: dict[int | str, dict[str, Any]] = {
 }
 NAMING_PROBLEMS = declare_problems((409, "EnrolmentNotAllowed"))
 ENROL_PROBLEMS = declare_problems(
-    (409, "DuplicateWithOtherSubject"), (409, "EnrolmentNotAllowed"), (409, "ExternalDescriptor")
+    (409, "DuplicateWithOtherSubject"),
+    (409, "ResourceInUse"),
+    (409, "EnrolmentNotAllowed"),
+    (409, "ExternalDescriptor"),
 )
 IMPORT_PROBLEMS = declare_problems((409, "ExternalDescriptor"))
 CROP_RESPONSE: dict[int | str, dict[str, Any]] = {200: {"content": {"image/png": {"schema": {}}}}}

@@ -66,7 +66,8 @@ def enrol_photo(
 
     With a subject, only the largest face belongs to it. With `bounding_box`, only the face there is enrolled, and it
     belongs to the subject, if one is given. 409 `DuplicateWithOtherSubject` if the photo is enrolled under another
-    subject or role; 422 `InvalidImageFormat`, `ImageTooLarge`.
+    subject or role, `ResourceInUse` if the subject or the collection was deleted meanwhile; 422 `InvalidImageFormat`,
+    `ImageTooLarge`.
     """
     request = EnrolmentRequest(
         subject=body.subject, role=body.role, external_image_id=body.external_image_id, metadata=body.metadata,

@@ -8,13 +8,14 @@ from sqlalchemy.orm import Session
 
 from app.db.field_types import Role
 from app.db.lookups import get_collection, make_not_found
-from app.db.session import reading
+from app.db.session import reading, writing
 from app.db.tables import Collection, Face, Job, Subject
 from app.deps.paging import read_page
 from app.enrolment.archives.formats import recognise_format
 from app.enrolment.photo_analysis import EnrolmentRequest, analyse_photo
 from app.enrolment.preparation import prepare_photos
 from app.enrolment.store import EnrolmentOutcome, enrol_photos
+from app.enrolment.target import EnrolmentTarget
 from app.errors import Conflict, Forbidden, Invalid, NotFound
 from app.faces.schemas import EnrolledOut, FaceOut, FacePatch, FacesOut, UnindexedOut
 from app.faces.streaming import ReceivedImport
@@ -23,7 +24,7 @@ from app.galleries.external_descriptors import check_takes_photos
 from app.galleries.retention import check_enrolment, check_release, check_unnaming, refuse_enrolment
 from app.publishing import pointers
 from app.queue.jobs import enqueue
-from app.queue.messages import ImportArchive
+from app.queue.messages import Erase, ImportArchive
 from app.resources import Resources
 from app.serving.engine import Engine
 from app.serving.limits.photo_failures import report_photo_failure
@@ -36,28 +37,32 @@ PRIVATE_HEADERS = {"Cache-Control": "private, max-age=60", "X-Content-Type-Optio
 def enrol_photo(engine: Engine, collection: str, data: bytes, request: EnrolmentRequest) -> tuple[EnrolledOut, bool]:
     """Enrol the faces of one photo. Returns them, and whether any of them is new.
 
-    Raises NotFound, Conflict (enrolled under another subject or role, or not allowed), Busy, PhotoFailed,
-    ml.Unreadable.
+    Raises NotFound, Conflict (enrolled under another subject or role, not allowed, or the person or the collection was
+    deleted meanwhile), Busy, PhotoFailed, ml.Unreadable.
     """
     resources = engine.resources
-    check_collection(resources, collection)
+    with reading(resources.database) as session:
+        check_takes_photos(session, get_collection(session, collection))
+        target = EnrolmentTarget.read(session, collection, request.subject)
     with engine.admit_photo(data):
         photo = analyse_photo(resources, data, request)
         with report_photo_failure("embed"):
             prepared = prepare_photos(resources, collection, [photo])
-    [outcome] = enrol_photos(resources, collection, [photo], prepared)
+    with reading(resources.database) as session:
+        target.check(session)
+    try:
+        [outcome] = enrol_photos(resources, collection, [photo], prepared, lambda session, _: target.check(session))
+    except (Conflict, NotFound) as error:
+        is_gone = isinstance(error, NotFound)
+        with writing(resources.database) as session:
+            enqueue(session, Erase(collection=collection, whole=is_gone, images=(photo.image_id,)))
+        raise
     return _describe_outcome(outcome), outcome.new
 
 
 def name_enrolled_face(enrolled: EnrolledOut) -> str | None:
     """Name the first of the faces for the audit log; None if there is none."""
     return next((f"face:{record.face_id}" for record in enrolled.face_records), None)
-
-
-def check_collection(resources: Resources, collection: str) -> None:
-    """Check that the collection exists and takes photos, before any costly work. Raises NotFound, ml.CannotDescribe."""
-    with reading(resources.database) as session:
-        check_takes_photos(session, get_collection(session, collection))
 
 
 def _describe_outcome(outcome: EnrolmentOutcome) -> EnrolledOut:

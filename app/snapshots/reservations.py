@@ -63,7 +63,9 @@ def is_untouched(session: Session, reserved: Collection) -> bool:
     if reserved.description != RESERVATION or reserved.change:
         return False
     columns = (column for table in Base.metadata.sorted_tables for column in table.columns)
-    owners = [column for column in columns if column.references(Collection.__table__.c.id)]
+    owners = [
+        column for column in columns if any(key.column.table is Collection.__table__ for key in column.foreign_keys)
+    ]
     if any(session.scalar(select(exists().where(column == reserved.id))) for column in owners):
         return False
     live = session.scalars(select(Job.body).where(Job.state.in_(LIVE_STATES)))
