@@ -31,7 +31,7 @@ from app.serving.limits.photo_failures import report_photo_failure
 from app.storage.blob_store import Blobs
 from ml.types import CropKind
 
-PRIVATE_HEADERS = {"Cache-Control": "private, max-age=60", "X-Content-Type-Options": "nosniff"}
+PRIVATE_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 
 def enrol_photo(engine: Engine, collection: str, data: bytes, request: EnrolmentRequest) -> tuple[EnrolledOut, bool]:

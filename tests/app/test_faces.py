@@ -109,7 +109,7 @@ def test_a_synthetic_face_is_detected_and_cropped(staff: httpx.Client) -> None:
     answer = enrol(staff, encoded(Pillow.fromarray(image)), aligned=False, subject="drawn")
     [face] = answer.json()["face_records"]
     crop = staff.get(f"{BASE}/faces/{face['face_id']}/crop")
-    assert crop.headers["content-type"] == "image/png"
+    assert (crop.headers["content-type"], crop.headers["cache-control"]) == ("image/png", "no-store")
     assert Pillow.open(io.BytesIO(crop.content)).size == (112, 112)
     grey = staff.get(f"{BASE}/faces/{face['face_id']}/crop", params={"kind": "grey"})
     assert Pillow.open(io.BytesIO(grey.content)).size == (100, 170)
