@@ -12,6 +12,8 @@ from app.db.session import writing
 from app.db.tables import Base, Collection, Job
 from app.errors import Conflict
 from app.queue.jobs import LIVE_STATES
+from app.snapshots.files import BLOBS
+from app.storage.blob_store import Blobs
 
 LOCK_FOLDER = "restores"
 LOCK_SECONDS = 1.0
@@ -27,8 +29,11 @@ def keep_others_out(database: Engine, home: Path, name: str) -> Iterator[None]:
     Raises Conflict if another process restores it now.
     """
     with lock_name(home, name, LOCK_SECONDS):
+        blobs = Blobs(home / BLOBS)
         with writing(database) as session:
-            release_untouched(session, name)  # what it has of files is restored again
+            if release_untouched(session, name):
+                blobs.set_aside(name)  # halves of files too, which nobody could tell from those of a running enrolment
+        blobs.empty_trash()
         yield
 
 
@@ -47,12 +52,17 @@ def lock_name(home: Path, name: str, seconds: float = 0.0) -> Iterator[None]:
         lock.release()
 
 
-def release_untouched(session: Session, name: str) -> None:
-    """Delete the row of a collection that was reserved, not restored, and not written to since."""
+def release_untouched(session: Session, name: str) -> bool:
+    """Delete the row of a collection that was reserved, not restored, and not written to since. Returns whether it is.
+
+    Until the transaction ends, nobody can make a collection of this name.
+    """
     reserved = session.get(Collection, name, with_for_update=True)
-    if reserved is not None and is_untouched(session, reserved):
-        session.delete(reserved)
-        session.flush()
+    if reserved is None or not is_untouched(session, reserved):
+        return False
+    session.delete(reserved)
+    session.flush()
+    return True
 
 
 def is_untouched(session: Session, reserved: Collection) -> bool:

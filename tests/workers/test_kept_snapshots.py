@@ -340,7 +340,9 @@ def test_a_restore_that_was_killed_is_completed_by_another_worker(staff: Resourc
     running = begin(staff, message)
     with writing(staff.database) as session:
         session.add(Collection(id="copy", description=RESERVATION))
+    staff.blobs.put("copy", [("photos/ff/.half", b"x")])
     result = restore_snapshot(message, running)
+    assert "photos/ff/.half" not in staff.blobs.names("copy"), "nobody would know of it when its person is erased"
     assert (result["collection"], result["faces"]) == ("copy", 4)
     assert restore_snapshot(message, running) == result, "the rows are there: nothing is done again"
     with reading(staff.database) as session:
