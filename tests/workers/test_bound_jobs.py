@@ -24,6 +24,7 @@ from app.queue.messages import (
     FitFirst,
     ForecastGrowth,
     ImportArchive,
+    ImportEmbeddings,
     IngestBatch,
     Message,
     Publish,
@@ -44,6 +45,7 @@ from workers.main import Worker
 NAME = "recycled"
 BOUND: list[Message] = [
     ImportArchive(collection=NAME, path="/none"),
+    ImportEmbeddings(collection=NAME, path="/none"),
     FitFirst(collection=NAME),
     Train(training="t", collection=NAME),
     Publish(collection=NAME, tasks=("identity",), model="m"),

@@ -31,11 +31,12 @@ class UploadWriter:
             self._buffered.clear()
 
     async def finish(self) -> int:
-        """Write the rest, sync the file, and return its size in bytes."""
+        """Write the rest, sync the file, and return its size in bytes. A second call adds nothing."""
         return await run_sync(self._write_rest)
 
     def _write_rest(self) -> int:
         self._file.write(self._buffered)
+        self._buffered.clear()
         self._file.flush()
         os.fsync(self._file.fileno())
         return self._file.tell()
