@@ -25,7 +25,9 @@ class External(Descriptor):
     Two descriptors with another recogniser, size or metric are different ones: no model fits both.
     """
 
-    recogniser: str = option("external", "what made the vectors: the name of a recogniser and its version")
+    recogniser: str = option(
+        "external", "what made the vectors: the name of a recogniser and its version", server_only=True
+    )
     size: int = option(512, "numbers of a vector", low=1, high=MAX_DIM)
     metric: Metric = option("cosine", "what compares two vectors; cosine: only their directions count")
     is_external: ClassVar[bool] = True

@@ -46,7 +46,7 @@ def make_read_only(monkeypatch: pytest.MonkeyPatch) -> None:
     access = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: not (mode & os.W_OK) and access(path, mode))
     monkeypatch.setattr("app.storage.atomic_write._write_part", refuse)
-    monkeypatch.setattr("app.faces.streaming._write_rest", refuse)
+    monkeypatch.setattr("app.deps.uploads.upload_files.UploadWriter._write_rest", refuse)
     monkeypatch.setattr(Path, "touch", refuse)
     monkeypatch.setattr("app.storage.audit_log.spool.os", SimpleNamespace(**{**vars(os), "open": refuse}))
 
