@@ -10,7 +10,6 @@ from urllib.parse import parse_qs
 
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
-from starlette._utils import get_route_path
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -102,7 +101,7 @@ class AuthMiddleware:
 
         The body of a request that no documented route answers is not read: it gets a 404, a 405 or a page.
         """
-        for route in self._routes.get((scope["method"], get_route_path(scope).count("/")), ()):
+        for route in self._routes.get((scope["method"], _count_segments(scope)), ()):
             match, child = route.matches(scope)
             if match == Match.FULL:
                 return getattr(route, "openapi_extra", None) or {}, child.get("path_params", {})
@@ -211,6 +210,13 @@ class LimitedBody:
     def _make_error(self) -> TooLarge:
         advice = "send less" if self.limit == MAX_SMALL_JSON_BYTES else "send less, or raise the limit in the settings"
         return TooLarge(f"the body may have {self.limit:,} bytes; {advice}")
+
+
+def _count_segments(scope: Scope) -> int:
+    """Return the number of slashes in the path that Starlette matches routes with: that below the prefix of a proxy."""
+    path, prefix = scope["path"], scope.get("root_path", "")
+    is_below = path == prefix or path.startswith(f"{prefix}/")
+    return int((path[len(prefix) :] if is_below else path).count("/"))
 
 
 def _group_routes(routes: Sequence[BaseRoute]) -> dict[tuple[str, int], list[BaseRoute]]:

@@ -12,7 +12,7 @@ import pytest
 from fastapi import APIRouter
 from sqlalchemy import delete, select
 from sqlalchemy.exc import OperationalError
-from starlette.routing import Route
+from starlette.routing import Match, Route
 from starlette.types import Message, Receive, Scope, Send
 
 from app.access import keys, middleware
@@ -128,6 +128,15 @@ def test_a_key_is_needed_below_the_prefix_of_a_proxy_too(api: Api, path: str) ->
     assert api.send("GET", path).status == 401
     assert api.send("GET", f"/likeness/v2{path}", root_path="/likeness/v2").status == 401
     assert api.send("GET", f"/likeness/v2{path}", api.make_key(), root_path="/likeness/v2").status == 200
+
+
+@pytest.mark.parametrize("prefix", ["", "/", "/things", "/things/", "/collections/", "/collections/mine", "/like"])
+@pytest.mark.parametrize("path", ["/things", "/things/", "/collections/mine/things", "/likeness/things"])
+def test_a_key_is_needed_wherever_the_framework_finds_a_route(api: Api, path: str, prefix: str) -> None:
+    scope: Scope = {"type": "http", "method": "GET", "path": path, "root_path": prefix, "headers": []}
+    routes = [route for routes in api.middleware._routes.values() for route in routes]
+    is_keyed = any(route.matches(dict(scope))[0] == Match.FULL for route in routes)
+    assert (api.send("GET", path, root_path=prefix).status == 401) == is_keyed
 
 
 def test_the_application_learns_who_calls_what(api: Api) -> None:
