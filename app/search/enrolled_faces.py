@@ -19,7 +19,6 @@ from app.serving.faces.face_table import EnrolledFace, FaceTable
 from app.serving.loaded_index import LoadedIndex
 from app.storage.blob_store import Blobs
 from app.storage.embedding_codec import decode_embeddings
-from ml.errors import WrongShape
 from ml.identification.templates import BYTES_PER_DIM, PersonTemplate
 from ml.types import CropKind, Ids, Rows
 
@@ -188,13 +187,8 @@ def _is_at_the_change_of(session: Session | None, served: ServedModel) -> bool:
 
 def read_indexed_rows(index: LoadedIndex, pks: Ids) -> dict[int, Rows]:
     """Return pk -> (dim,) row of the faces in the index, which may lag behind the tables."""
-    with index.lock.gen_rlock():
-        try:
-            rows = index.index.rows(pks)
-        except WrongShape:
-            pks = pks[np.isin(pks, index.index.ids())]
-            rows = index.index.rows(pks)
-    return dict(zip(pks.tolist(), rows, strict=True))
+    held, rows = index.read_rows(pks)
+    return dict(zip(held.tolist(), rows, strict=True))
 
 
 def find_photo_faces(session: Session | None, pks: Sequence[int]) -> dict[int, PhotoFace]:

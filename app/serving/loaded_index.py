@@ -82,14 +82,16 @@ class LoadedIndex:
     def iterate_rows(self, ids: Ids) -> Iterator[EmbeddingBatch]:
         """Yield the rows of (n,) ids in batches; those that are removed meanwhile are left out."""
         for start in range(0, len(ids), ROWS_PER_READ):
-            part = ids[start : start + ROWS_PER_READ]
-            with self.lock.gen_rlock():
-                try:
-                    rows = self.index.rows(part)
-                except WrongShape:
-                    part = part[np.isin(part, self.index.ids())]
-                    rows = self.index.rows(part)
-            yield part, rows
+            yield self.read_rows(ids[start : start + ROWS_PER_READ])
+
+    def read_rows(self, ids: Ids) -> EmbeddingBatch:
+        """Return those of (n,) ids that the index holds, with their rows."""
+        with self.lock.gen_rlock():
+            try:
+                return ids, self.index.rows(ids)
+            except WrongShape:
+                ids = ids[np.isin(ids, self.index.ids())]
+                return ids, self.index.rows(ids)
 
     def apply(self, removed: Ids, added: Iterable[EmbeddingBatch], change: int) -> None:
         """Apply all changes up to `change`. A search waits for one batch at most."""
