@@ -68,7 +68,10 @@ def _start(context: JobContext, vectors: NpyFile, table: RowTable | None) -> Non
             return
     if table is not None:
         table.check(vectors.count)
-    context.progress(0, vectors.count)
+    context.check()
+    first = update(Job).where(Job.id == context.job_id, Job.total.is_(None))
+    with writing(context.resources.database) as session:  # another run may have begun: what it has enrolled counts
+        session.execute(first.values(total=vectors.count))
 
 
 def _read_change(context: JobContext) -> int | None:
