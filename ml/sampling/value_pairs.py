@@ -47,5 +47,6 @@ def are_among(pairs: Ids, others: Ids) -> NDArray[np.bool_]:
 def _unique_pairs(pairs: Ids) -> Ids:
     """Return each pair once, in the order drawn, without pairs of a face with itself."""
     pairs = np.sort(pairs[pairs[:, 0] != pairs[:, 1]], axis=1)
-    _, first = np.unique(pairs, axis=0, return_index=True)
+    width = pairs[:, 1].max(initial=0) + 1
+    _, first = np.unique(pairs[:, 0] * width + pairs[:, 1], return_index=True)
     return pairs[np.sort(first)]
