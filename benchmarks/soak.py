@@ -1,10 +1,10 @@
 """Offer a service half of what it can answer for an hour, and report how its memory grows.
 
-    python -m benchmarks.soak [--minutes 60] [--faces 20000] [--json FILE]
+    python -m benchmarks.soak [--minutes 60] [--faces 20000] [--rate REQUESTS_PER_SECOND] [--json FILE]
 
-The traffic is that of benchmarks/load/traffic.py, enrolments included, so a part of the growth is new faces: they are
-counted. The resident memory of the API and of its workers is read every two seconds. The first sixth of the time is
-left out, in which caches fill.
+The traffic is that of benchmarks/load/traffic.py. What it adds it removes again, so that what the service keeps in
+memory stays as large as it is: each new face is deleted, and each label taken back. The resident memory of the API and
+of its workers is read every two seconds. The first sixth of the time is left out, in which caches fill.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from benchmarks.load.connections import ConnectionPool
 from benchmarks.load.generator import count_statuses, find_percentile_ms, send_at_rate, send_in_turn
 from benchmarks.load.private_gallery import run_private_service, write_gallery
 from benchmarks.load.processes import read_role
-from benchmarks.load.traffic import MixedTraffic
+from benchmarks.load.traffic import STEADY_SHARES, MixedTraffic
 
 READ_SECONDS = 2.0
 WARM_UP_SHARE = 1 / 6
@@ -59,10 +59,13 @@ def find_slope(seconds: Sequence[float], sizes: Sequence[int]) -> float:
     return float(100 * 3600 * slope / np.mean(sizes))
 
 
-async def measure(pool: ConnectionPool, traffic: MixedTraffic, seconds: float) -> dict[str, Any]:
-    """Find the capacity, offer half of it, and read the memory meanwhile."""
-    crowd = await send_in_turn(pool, traffic, CAPACITY_CLIENTS, min(CAPACITY_SECONDS, seconds))
-    rate = sum(record.is_accepted for record in crowd) / min(CAPACITY_SECONDS, seconds) / 2
+async def measure(
+    pool: ConnectionPool, traffic: MixedTraffic, seconds: float, rate: float | None = None
+) -> dict[str, Any]:
+    """Offer requests, and read the memory meanwhile. rate: requests a second; None: half of what is answered at most"""
+    if rate is None:
+        crowd = await send_in_turn(pool, traffic, CAPACITY_CLIENTS, min(CAPACITY_SECONDS, seconds))
+        rate = sum(record.is_accepted for record in crowd) / min(CAPACITY_SECONDS, seconds) / 2
     readings, clock = list[MemoryReading](), asyncio.get_running_loop().time
     start = clock()
 
@@ -82,7 +85,7 @@ async def measure(pool: ConnectionPool, traffic: MixedTraffic, seconds: float) -
         "statuses": count_statuses(records),
         "wrong answers": sum(not record.is_right for record in records),
         "p50, p99, ms": [round(find_percentile_ms(records, share), 1) for share in (0.5, 0.99)],
-        "new faces": sum(record.kind == "enrol" and record.is_accepted for record in records),
+        **{kind: sum(record.kind == kind and record.is_accepted for record in records) for kind in STEADY_SHARES},
         "API, MiB": [round(late[i].api / 2**20) for i in (0, -1)],
         "workers, MiB": [round(late[i].workers / 2**20) for i in (0, -1)],
         "API, % an hour": round(find_slope(times, [reading.api for reading in late]), 2),
@@ -94,13 +97,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--faces", type=int, default=20_000)
+    parser.add_argument("--rate", type=float)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         gallery = write_gallery(Path(folder), args.faces)
         with run_private_service(Path(folder)) as (_, address):
-            traffic = MixedTraffic(address, gallery)
-            figures = asyncio.run(measure(ConnectionPool(address), traffic, 60 * args.minutes))
+            traffic = MixedTraffic(address, gallery, shares=STEADY_SHARES)
+            figures = asyncio.run(measure(ConnectionPool(address), traffic, 60 * args.minutes, args.rate))
     print(json.dumps(figures, indent=1))
     if args.json:
         args.json.write_text(json.dumps(figures))

@@ -1,8 +1,9 @@
-"""The requests of mixed traffic: searches by vector, photo and enrolled face, enrolments, labels and lists."""
+"""The requests of mixed traffic: searches by vector, photo and face, enrolments, labels, their removal, and lists."""
 
 import io
 import json
 import random
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -16,6 +17,8 @@ from ml.types import Rows
 
 SHARES = {"vector": 0.5, "photo": 0.2, "enrol": 0.05, "label": 0.1, "list": 0.15}
 """Share of the requests of each kind, unless it is given. There is also "face": a search by an enrolled face."""
+STEADY_SHARES = SHARES | {"delete": SHARES["enrol"], "withdraw": SHARES["label"]}
+"""What the traffic adds it removes again: each face is deleted, and each label taken back."""
 PHOTOS = 24
 BOUNDARY = "load"
 PART = (
@@ -58,7 +61,9 @@ class MixedTraffic:
         self._draws = {
             "vector": self._draw_vector, "face": self._draw_face, "photo": self._draw_photo,
             "enrol": self._draw_enrolment, "label": self._draw_label, "list": self._draw_list,
+            "delete": self._draw_deletion, "withdraw": self._draw_withdrawal,
         }  # fmt: skip
+        self._enrolled, self._labellers = deque[str](), deque[str]()
         self._path = f"/v1/collections/{self.gallery.collection}"
 
     def draw(self) -> Request:
@@ -83,14 +88,39 @@ class MixedTraffic:
         return Request("photo", self._format_photo("/search"), lambda answer: len(answer["faces"]) == 1)
 
     def _draw_enrolment(self) -> Request:
-        return Request("enrol", self._format_photo("/faces"), lambda answer: len(answer["face_records"]) == 1)
+        return Request("enrol", self._format_photo("/faces"), self._note_enrolment)
+
+    def _note_enrolment(self, answer: Any) -> bool:
+        records = answer["face_records"]
+        self._enrolled.extend(record["face_id"] for record in records)
+        return len(records) == 1
+
+    def _draw_deletion(self) -> Request:
+        """Delete the face that was enrolled first; a list if there is none."""
+        if not self._enrolled:
+            return self._draw_list()
+        data = self.address.format_request("DELETE", f"{self._path}/faces/{self._enrolled.popleft()}")
+        return Request("delete", data, lambda answer: answer is None)
 
     def _draw_label(self) -> Request:
         face_a, face_b = self._random.sample(self.gallery.face_ids, 2)
-        label = {"face_a": face_a, "face_b": face_b, "same": False, "by": f"labeller-{self._random.randrange(10**9)}"}
+        labeller = f"labeller-{self._random.randrange(10**9)}"
+        label = {"face_a": face_a, "face_b": face_b, "same": False, "by": labeller}
         body = json.dumps({"labels": [label]}).encode()
         data = self.address.format_request("POST", "/v1/labels", body)
-        return Request("label", data, lambda answer: answer["accepted"] == 1)
+
+        def note_label(answer: Any) -> bool:
+            self._labellers.append(labeller)
+            return bool(answer["accepted"] == 1)
+
+        return Request("label", data, note_label)
+
+    def _draw_withdrawal(self) -> Request:
+        """Take back the label that was added first; a list if there is none."""
+        if not self._labellers:
+            return self._draw_list()
+        data = self.address.format_request("DELETE", f"/v1/labels?by={self._labellers.popleft()}")
+        return Request("withdraw", data, lambda answer: answer["withdrawn"] == 1)
 
     def _draw_list(self) -> Request:
         data = self.address.format_request("GET", f"{self._path}/faces?limit={LIST_LIMIT}")
@@ -115,5 +145,5 @@ def draw_photo(seed: int) -> bytes:
 
 
 def is_right_answer(request: Request, answer: Answer) -> bool:
-    """Whether an accepted request has the answer that it should have."""
-    return request.is_right(json.loads(answer.body))
+    """Whether an accepted request has the answer that it should have. An empty body is passed as None."""
+    return request.is_right(json.loads(answer.body) if answer.body else None)
