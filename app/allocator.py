@@ -1,8 +1,12 @@
-"""Have the C library give the memory of large photos back to the system.
+"""Have the C library keep little memory that is free.
 
 The GNU C library maps large blocks separately, so that a freed block returns to the system. But each freed block raises
-the threshold of "large", to 32 MB at most; from then on the blocks of photos come from heaps, one for each thread,
-which keep them. Setting the threshold turns that growth off. See mallopt(3) and malloc_trim(3).
+the threshold of "large", to 32 MB at most; from then on the blocks of photos come from heaps, which keep them. Setting
+the threshold turns that growth off.
+
+It makes a heap for each thread, up to eight for each core, and each keeps what its threads have freed. Request threads
+come to all of them in time, so a process grows for hours under steady traffic. Two heaps do not grow, and are enough:
+most threads wait for the interpreter anyway. See mallopt(3) and malloc_trim(3).
 """
 
 import ctypes
@@ -11,19 +15,24 @@ from typing import Any
 
 log = logging.getLogger("likeness.memory")
 
-MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc.h
+MMAP_THRESHOLD, TRIM_THRESHOLD, ARENA_MAX = -3, -1, -8  # M_MMAP_THRESHOLD, ... of malloc.h
+MAX_HEAPS = 2
 LARGE_BLOCK_BYTES = 15 * 2**20
 """Blocks from this size on return to the system; they include those of 16 MiB in which Pillow holds large photos."""
 MAX_FREE_HEAP_BYTES = 64 * 2**20
 """A heap gives back what is free at its end beyond this. With less, a detector claims its memory anew each time."""
 
 
-def return_large_blocks() -> bool:
-    """Set both thresholds for this process. Returns False where the C library has no such settings."""
+def tune_allocator() -> bool:
+    """Set the thresholds and the number of heaps for this process. Returns False if the C library has no such settings.
+
+    Heaps that threads have made before stay.
+    """
     mallopt = _find_function("mallopt")
     if mallopt is None:
         return False
-    return bool(mallopt(MMAP_THRESHOLD, LARGE_BLOCK_BYTES) and mallopt(TRIM_THRESHOLD, MAX_FREE_HEAP_BYTES))
+    options = {MMAP_THRESHOLD: LARGE_BLOCK_BYTES, TRIM_THRESHOLD: MAX_FREE_HEAP_BYTES, ARENA_MAX: MAX_HEAPS}
+    return all(mallopt(option, value) for option, value in options.items())
 
 
 def trim_heaps() -> None:

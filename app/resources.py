@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sqlalchemy import Engine
 
-from app.allocator import return_large_blocks
+from app.allocator import tune_allocator
 from app.config import AUDIT_FOLDER, DETECTOR_FOLDER, MODEL_FOLDER, SNAPSHOT_FOLDER, Settings
 from app.db.database_file import find_database_path
 from app.db.session import close_database, open_database
@@ -95,7 +95,7 @@ def open_resources(settings: Settings, is_running: bool = False) -> Iterator[Res
     Raises CannotStart if it is, ml.Unavailable if the settings name a detector that is not installed, OSError if a
     folder cannot be made.
     """
-    return_large_blocks()
+    tune_allocator()
     if is_running:
         _check_home_exists(settings)
     upgrade_home(settings.home)

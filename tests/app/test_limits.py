@@ -5,11 +5,13 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
 
+from app.allocator import MAX_HEAPS
 from app.deps import held_bytes, photos
 from app.deps.held_bytes import HeldBytes
 from app.errors import Busy
@@ -22,14 +24,34 @@ from tests.service import Service
 LARGE = LARGE_PHOTO_PIXELS + 1
 TRY_ALLOCATOR = """
 import psutil
-from app.allocator import return_large_blocks
-assert not {is_tuned} or return_large_blocks()
+from app.allocator import tune_allocator
+assert not {is_tuned} or tune_allocator()
 bytearray(30 * 2**20)  # freed at once: unless it is set, the threshold of large blocks rises to its size
 before = psutil.Process().memory_info().rss
 blocks = [(bytearray(20 * 2**20), bytearray(50_000)) for _ in range(10)]
 pins = [pin for _, pin in blocks]
 del blocks
 print((psutil.Process().memory_info().rss - before) // 2**20)
+"""
+
+COUNT_HEAPS = """
+import ctypes, os, threading
+from app.allocator import tune_allocator
+assert not {is_tuned} or tune_allocator()
+barrier, libc = threading.Barrier(9), ctypes.CDLL(None)
+libc.malloc.restype = libc.fopen.restype = ctypes.c_void_p
+
+def allocate():
+    libc.malloc(10_000)
+    barrier.wait()
+
+threads = [threading.Thread(target=allocate) for _ in range(8)]
+for thread in threads:
+    thread.start()
+barrier.wait()
+file = ctypes.c_void_p(libc.fopen(b"{path}", b"w"))
+libc.malloc_info(0, file)
+libc.fclose(file)
 """
 
 
@@ -135,3 +157,12 @@ def test_large_blocks_return_to_the_system(is_tuned: bool, is_returned: bool) ->
     script = TRY_ALLOCATOR.format(is_tuned=is_tuned)
     kept = int(subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout)
     assert (kept < 40) == is_returned, kept
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs the GNU C library")
+@pytest.mark.parametrize(("is_tuned", "is_bounded"), [(True, True), (False, False)])
+def test_threads_share_few_heaps(tmp_path: Path, is_tuned: bool, is_bounded: bool) -> None:
+    script = COUNT_HEAPS.format(is_tuned=is_tuned, path=tmp_path / "heaps.xml")
+    subprocess.run([sys.executable, "-c", script], check=True)
+    count = (tmp_path / "heaps.xml").read_text().count("<heap nr=")
+    assert (count <= MAX_HEAPS) == is_bounded, count
