@@ -44,7 +44,8 @@ class Finding(BaseModel):
 
     model_config = ConfigDict(json_schema_extra={"examples": [FINDING]})
     kind: FindingKind = Field(
-        description="named_for_strangers: a subject who is named for more strangers than the rate allows; duplicate: "
+        description="named_for_strangers: a subject who is named for, or possible for, more strangers than the rate "
+        "allows; duplicate: "
         "two subjects who seem to be one person; wrong_name: a face that seems to show another subject; mixture: a "
         "subject whose faces seem to show several people; poor_face: a face of poor quality; damaged_face: a face "
         "whose stored crop cannot be read"
@@ -56,7 +57,8 @@ class Finding(BaseModel):
         description="the share of strangers' searches that would name somebody once the advice is followed"
     )
     strangers: int | None = Field(
-        None, description="for named_for_strangers: how many different strangers were named so"
+        None,
+        description="for named_for_strangers: how many different strangers the subject was named, or possible, for",
     )
     strangers_after: int | None = Field(None, description="how many of them still are once the advice is followed")
     advice: str

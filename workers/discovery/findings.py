@@ -86,14 +86,15 @@ class Examination:
     def _iterate_hubs(self) -> Iterator[Finding]:
         if self.hubs is None:
             return
-        expected = self.hubs.expected
         for hub in self.hubs.find():
             count = len(self.people.faces_of(hub.person))
             after = self._measure(without_faces(self.people, np.array(hub.faces)), [hub.person])
             faces = [self.face_ids[position] for position in hub.faces]
+            outcome = "named so" if hub.decision == "match" else "possible matches"
             advice = (
-                f"{hub.strangers} strangers were named so; {expected:.1g} are expected. {_advise_on_hub(hub, count)}"
+                f"{hub.strangers} strangers were {outcome}, where {self.hubs.expect(hub.decision):.1g} are expected. "
             )
+            advice += _advise_on_hub(hub, count)
             made = _make("named_for_strangers", [self.subject_ids[hub.person]], faces, None, after, advice)
             yield made | {"strangers": hub.strangers, "strangers_after": hub.strangers_left}
 
@@ -120,7 +121,7 @@ def _advise_on_hub(hub: Hub, face_count: int) -> str:
     if face_count == len(hub.faces):
         return "A better photo may help."
     faces = "this face" if len(hub.faces) == 1 else f"these {len(hub.faces)} faces"
-    return f"Without {faces} it would be {hub.strangers_left}. Give them another subject if they show somebody else."
+    return f"Without {faces} {hub.strangers_left} would be. Give them another subject if they show somebody else."
 
 
 def _make(
