@@ -59,7 +59,8 @@ class SourceCompensation:
         """Return the (N,) source that each of (N, d) rows is taken for, NO_SOURCE where none is recognised."""
         names = [NO_SOURCE, *self.discriminants]
         leads = [np.zeros(len(rows)), *(one.lead(rows) for one in self.discriminants.values())]
-        return np.array(names, np.str_)[np.argmax(leads, axis=0)]
+        guessed: Sources = np.array(names, np.str_)[np.argmax(leads, axis=0)]
+        return guessed
 
     def apply(self, rows: Rows, sources: Sources) -> Rows:
         """Correct the rows of each source."""

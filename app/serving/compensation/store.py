@@ -27,17 +27,18 @@ class Compensation:
 
     def corrects(self, *sources: str | None) -> bool:
         """Whether the embeddings of one of these sources are corrected, or may be if the source is guessed."""
-        corrections = self.corrections.corrections if self.corrections else {}
-        guessed = self.corrections.discriminants if self.corrections else {}
-        return any((source or NO_SOURCE) in corrections or (source == GUESS and guessed) for source in sources)
+        if self.corrections is None:
+            return False
+        may_guess, corrected = bool(self.corrections.discriminants), self.corrections.corrections
+        return any((source or NO_SOURCE) in corrected or (source == GUESS and may_guess) for source in sources)
 
     def correct(self, rows: Rows, sources: Sequence[str | None]) -> Rows:
         """Correct (n, dim) embeddings of faces with these n sources; the source GUESS is guessed."""
         if self.corrections is None or not self.corrects(*set(sources)):
             return rows
         names = np.array([source or NO_SOURCE for source in sources], np.object_)
-        guessed = np.flatnonzero(names == GUESS) if GUESS not in self.corrections.corrections else []
-        if len(guessed):
+        if GUESS not in self.corrections.corrections:
+            guessed = np.flatnonzero(names == GUESS)
             names[guessed] = self.corrections.guess(rows[guessed])
         return self.corrections.apply(rows, names.astype(np.str_))
 
