@@ -11,6 +11,9 @@ from ml.model import Model
 from ml.types import Rows
 
 BLENDED_PEOPLE = 5
+ADDED_STRANGERS = 8
+BLEND, STRANGERS_ADDED = "blend", "strangers added"
+"""Two ways to plant a subject who is named for strangers."""
 
 
 class EnrolledFace(NamedTuple):
@@ -38,11 +41,15 @@ class FaceSet(Protocol):
 
 @dataclass(frozen=True)
 class Fault:
-    """A planted fault, or a finding. faces: their positions in the gallery"""
+    """A planted fault, or a finding. faces: their positions in the gallery
+
+    way: how the fault was planted, where a kind has two ways
+    """
 
     kind: str
     subjects: frozenset[str]
     faces: frozenset[int] = frozenset()
+    way: str = ""
 
     def is_found_by(self, finding: "Fault") -> bool:
         """Whether a finding names the fault. The groups of a mixture and the face that strangers match may differ."""
@@ -53,9 +60,12 @@ class Fault:
 
 @dataclass(eq=False)
 class FaultyGallery:
-    """A gallery with the faults that were planted into it. refused: degraded photos that enrolment refuses"""
+    """A gallery with the faults that were planted into it. names: None for faces of nobody
 
-    names: list[str]
+    refused: degraded photos that enrolment refuses
+    """
+
+    names: list[str | None]
     faces: list[EnrolledFace]
     faults: list[Fault] = field(default_factory=list)
     refused: int = 0
@@ -83,6 +93,7 @@ class _Planter:
     def plant(self, count: int) -> FaultyGallery:
         kinds: list[Callable[[int], Any]] = [
             self._enrol_twice, self._mix_people, self._name_wrongly, self._enrol_blend, self._degrade_face,
+            self._add_strangers,
         ]  # fmt: skip
         for plant in kinds:
             for number in range(count):
@@ -94,13 +105,13 @@ class _Planter:
         name = next(name for name, positions in self._people.items() if len(positions) >= min_photos)
         return name, self._people.pop(name)
 
-    def _rename(self, positions: NDArray[np.int64], name: str) -> None:
+    def _rename(self, positions: NDArray[np.int64], name: str | None) -> None:
         for position in positions:
             self._gallery.names[position] = name
 
-    def _add(self, kind: str, *subjects: str, face: int | None = None) -> None:
+    def _add(self, kind: str, *subjects: str, face: int | None = None, way: str = "") -> None:
         faces = frozenset[int]() if face is None else frozenset({face})
-        self._gallery.faults.append(Fault(kind, frozenset(subjects), faces))
+        self._gallery.faults.append(Fault(kind, frozenset(subjects), faces, way))
 
     def _enrol_twice(self, number: int) -> None:
         name, positions = self._take_person(self._min_photos)
@@ -122,7 +133,16 @@ class _Planter:
         row, name = self._blend_lookalikes(), f"blend {number}"
         self._gallery.names.append(name)
         self._gallery.faces.append(EnrolledFace(row, {}))
-        self._add("named_for_strangers", name)
+        self._add("named_for_strangers", name, way=BLEND)
+
+    def _add_strangers(self, number: int) -> None:
+        """Give a person one face each of other people, whose other faces lose their names."""
+        name, _ = self._take_person(1)
+        for _ in range(ADDED_STRANGERS):
+            _, (first, *others) = self._take_person(2)
+            self._rename(np.array([first]), name)
+            self._rename(np.array(others), None)
+        self._add("named_for_strangers", name, way=STRANGERS_ADDED)
 
     def _blend_lookalikes(self) -> Rows:
         """Return the mean of a random face and of the nearest faces of other people, as long as a face's row."""

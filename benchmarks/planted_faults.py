@@ -9,13 +9,15 @@ of each kind into a new collection, each into people of their own, and examines 
     duplicate            some of the photos of a person get another name
     mixture              two people get one name
     wrong_name           a photo of a person gets the name of another person
-    named_for_strangers  a subject is added whose only embedding is the mean of those of five people who look alike
+    blend                a subject is added whose only embedding is the mean of those of five people who look alike
+    strangers added      a person gets a face each of eight people, whose other faces have no name
     poor_face            a photo is blurred, made small, or made pale, by so much that enrolment still accepts it
 
-The first three choose people with `--min-photos` photos or more. A fault is found if the report has it, and listed if
-it is among the 50 of its kind that the report lists. What is reported besides is about subjects of other planted
-faults, or about others. That may be right too, since the data has faults of its own: `before` counts what is also
-reported without planted faults. `--search-everybody` looks for strangers' names by searches with all faces, not 2,000.
+The first three choose people with `--min-photos` photos or more. Blends and added strangers are to be reported as
+`named_for_strangers`. A fault is found if the report has it, and listed if it is among the 50 of its kind that the
+report lists. What is reported besides is about subjects of other planted faults, or about others. That may be right
+too, since the data has faults of its own: `before` counts what is also reported without planted faults.
+`--search-everybody` searches for all faces by name, not for 2,000.
 """
 
 import argparse
@@ -38,7 +40,7 @@ from app.queue.jobs import enqueue
 from app.queue.messages import ExamineGallery
 from app.resources import open_resources
 from benchmarks.drawn_faces import DrawnFaces
-from benchmarks.fault_planting import FaceSet, Fault, FaultyGallery, plant_faults
+from benchmarks.fault_planting import BLEND, STRANGERS_ADDED, FaceSet, Fault, FaultyGallery, plant_faults
 from benchmarks.photo_faces import PhotoFiles
 from ml.identification import changed_galleries
 from ml.identification.changed_galleries import MAX_SEARCHES
@@ -48,6 +50,8 @@ from workers.discovery import findings
 from workers.main import Worker
 
 KINDS = ("duplicate", "mixture", "wrong_name", "named_for_strangers", "poor_face")
+PLANTED = ("duplicate", "mixture", "wrong_name", BLEND, STRANGERS_ADDED, "poor_face")
+"""The kinds, and the ways of the kind that has two."""
 
 
 class Score(NamedTuple):
@@ -100,18 +104,23 @@ def write_gallery(writer: GalleryWriter, model: Model, gallery: FaultyGallery) -
 
 
 def score(faults: Sequence[Fault], found: Sequence[Fault], before: Sequence[Fault]) -> dict[str, Score]:
-    """Compare the planted faults with the findings, and those with the findings without planted faults."""
+    """Compare the planted faults with the findings, and those with the findings without planted faults.
+
+    Returns a score for each of PLANTED. What is reported besides is the same for both ways of a kind.
+    """
     scores, subjects = {}, frozenset[str]().union(*(fault.subjects for fault in faults))
-    for kind in KINDS:
-        planted, reported = [[f for f in faults if f.kind == kind] for faults in (faults, found)]
-        besides = [finding for finding in reported if not any(fault.is_found_by(finding) for fault in planted)]
+    for name in PLANTED:
+        planted = [fault for fault in faults if (fault.way or fault.kind) == name]
+        kind = name if name in KINDS else "named_for_strangers"
+        reported = [finding for finding in found if finding.kind == kind]
+        besides = [finding for finding in reported if not any(fault.is_found_by(finding) for fault in faults)]
         others = [finding for finding in besides if not finding.subjects & subjects]
         in_report, in_list = [
             sum(any(fault.is_found_by(finding) for finding in part) for fault in planted)
             for part in (reported, reported[: findings.MAX_FINDINGS_PER_KIND])
         ]
         related, known = len(besides) - len(others), len(set(others) & set(before))
-        scores[kind] = Score(len(planted), in_report, in_list, related, len(others), known)
+        scores[name] = Score(len(planted), in_report, in_list, related, len(others), known)
     return scores
 
 
@@ -132,7 +141,7 @@ def show(scores: Sequence[dict[str, Score]]) -> None:
     """Print means over the seeds, and the range of what was found."""
     print("| fault | planted | found | listed | besides, about planted faults | about others | of these before |")
     print("|---" * 7 + "|")
-    for kind in KINDS:
+    for kind in PLANTED:
         own = [by_kind[kind] for by_kind in scores]
         planted, found, *means = (f"{mean:.1f}" for mean in np.mean(own, axis=0))
         least, most = min(one.found for one in own), max(one.found for one in own)

@@ -13,6 +13,7 @@ them who has enough photos searches the clean photos of all of them (LFW: five p
     500 "same"  each of the two, and a within-class whitening of 500 pairs of a clean and a degraded photo of one person
     mixed       half of the gallery's photos are degraded as well; degraded or clean photos search it
     served      what the service decides on 500 degraded photos of named people: simulated, sources, or no correction
+    guessed     the same, where the search does not say that it is degraded; also for clean photos as searches
 
 `papers.beyond.degradations` has the conditions. The service simulates by its own degradations
 (`ml.compensation.degradations`), none of which equals a condition. `--simulate-as` has it simulate every condition by a
@@ -47,7 +48,8 @@ WHITENING_SHRINKAGE = {"sources": 0.6, "simulated": 0.8}
 """The share of an equal spread in all directions, chosen on CelebA10k."""
 FEW_FACES = (5, 10, 20, 50, 100, 300)
 MIXED = ", mixed"
-ON, GAIN = "on, ", ", gain"
+CLEAN_QUERY = ", clean query in a clean gallery"
+ON, GAIN, RECOGNISED = "on, ", ", gain", "recognised, "
 Values = NDArray[np.float64]
 
 
@@ -126,6 +128,19 @@ def measure_split(
         figures[f"{ON}{name}"] = np.array([decision.is_on])
         figures[f"{ON}{name}, simulated"] = np.array([decision.is_on and decision.degradation is not None])
         figures[f"served, {name}"] = measure(judged.compensation)
+        figures |= search_guessed(conditions, split, judged.compensation, name)
+    return figures
+
+
+def search_guessed(conditions: Conditions, split: Split, served: SourceCompensation, name: str) -> dict[str, Values]:
+    """Search with degraded and with clean photos whose source the service guesses."""
+    gallery, figures = conditions.clean[split.gallery], dict[str, Values]()
+    degraded = conditions.degraded[np.searchsorted(conditions.photos, split.queries)]
+    for kind, queries in (("", degraded), (CLEAN_QUERY, conditions.clean[split.queries])):
+        guessed = served.guess(queries)
+        figures[f"cosine{kind}"] = search(conditions, split, queries, gallery)
+        figures[f"guessed, {name}{kind}"] = search(conditions, split, served.apply(queries, guessed), gallery)
+        figures[f"{RECOGNISED}{name}{kind}"] = (guessed == SOURCE).astype(np.float64)
     return figures
 
 
@@ -141,9 +156,12 @@ def summarise(splits: list[dict[str, Values]]) -> dict[str, Any]:
     for name, values in joined.items():
         if name.startswith(ON):
             row[name] = int(values.sum())
+        elif name.startswith(RECOGNISED):
+            row[name] = 100 * float(values.mean())
         else:
             row[name] = 100 * float(np.nanmean(values))
-            baseline = joined["cosine" + (name[name.index(MIXED) :] if MIXED in name else "")]
+            kind = next((name[name.index(kind) :] for kind in (MIXED, CLEAN_QUERY) if kind in name), "")
+            baseline = joined[f"cosine{kind}"]
             row[f"{name}{GAIN}"] = _describe_gain(values, baseline, people)
     for kind in ("", f', {LABELS} "same"', MIXED, f"{MIXED}, clean query"):
         gain = _describe_gain(joined[f"simulated{kind}"], joined[f"sources{kind}"], people)
@@ -165,6 +183,10 @@ def show(photo_set: str, recogniser: str, condition: str, row: Mapping[str, Any]
             print(f"    {name}: {row[name]:.1f} ({_format(row[f'{name}{GAIN}'])})")
         elif name.startswith("simulated over"):
             print(f"    {name}: {_format(row[name])}")
+    print(
+        "    of the searches, in percent,",
+        ", ".join(f"{name} {row[name]:.1f}" for name in row if name.startswith(RECOGNISED)),
+    )
     print("    of the splits", ", ".join(f"{name} {row[name]}" for name in row if name.startswith(ON)), flush=True)
 
 

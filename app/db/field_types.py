@@ -83,9 +83,28 @@ ExternalImageId = Annotated[
     AfterValidator(_check_text),
     Field(description="the client's name for the photo", examples=["badge-0042.jpg"]),
 ]
-Source = Annotated[
+GUESS = "guess"
+"""In place of a query's source: it is guessed from the embedding."""
+
+
+def _check_not_guess(source: str) -> str:
+    if source == GUESS:
+        raise ValueError(f"{GUESS!r} is reserved for searches whose source is to be guessed; choose another name")
+    return source
+
+
+QuerySource = Annotated[
     str,
     StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,64}$"),
+    Field(
+        description="what the photo comes from: a camera, a scanner, `masked`; `guess`: a source that is clearly "
+        "recognised, or none",
+        examples=["gate-2"],
+    ),
+]
+Source = Annotated[
+    QuerySource,
+    AfterValidator(_check_not_guess),
     Field(description="what the photo comes from: a camera, a scanner, `masked`", examples=["gate-2"]),
 ]
 Metadata = Annotated[dict[str, Any], Field(max_length=MAX_METADATA_KEYS), AfterValidator(_check_metadata)]

@@ -23,12 +23,12 @@ PERSON_THRESHOLD: dict[str, Any] = {
 }  # fmt: skip
 POINT = {"m": 8, "recall": 0.992, "fraction": 0.07, "ms": 0.4}
 REFERENCE: dict[str, Any] = {
-    "source": None, "faces": 2150, "compensated": False, "reason": "reference", "degradation": None,
+    "source": None, "faces": 2150, "compensated": False, "reason": "reference", "degradation": None, "recognised": None,
     "shift": None, "people": 0, "gain": None, "low": None, "high": None,
 }  # fmt: skip
 SOURCE: dict[str, Any] = {
     "source": "gate-2", "faces": 250, "compensated": True, "reason": "helps", "degradation": "15 pixels",
-    "shift": 0.21, "people": 60, "gain": 0.07, "low": 0.05, "high": 0.09,
+    "recognised": 0.97, "shift": 0.21, "people": 60, "gain": 0.07, "low": 0.05, "high": 0.09,
 }  # fmt: skip
 DAMAGED: dict[str, Any] = {
     "model": examples.FIRST_MODEL, "pointers": ["previous"], "reason": "the model lbp-l2 was altered: embedder.json",
@@ -123,6 +123,10 @@ class SourceOut(BaseModel):
         description="the degradation of faces of the reference that simulates the source in its correction; null: the "
         "correction is learned from the faces of the source alone"
     )
+    recognised: float | None = Field(
+        None,
+        description="the share of its faces that `source=guess` takes to be of it; null: it is not guessed",
+    )
     shift: float | None = Field(
         description="squared distance of its mean from that of the reference, over the spread of the reference; 0.1 or "
         "more is large"
@@ -144,6 +148,7 @@ class SourceOut(BaseModel):
             compensated=decision.get("is_on", False),
             reason=decision.get("reason", "not measured yet"),
             degradation=decision.get("degradation"),
+            recognised=decision.get("recognised"),
             shift=decision.get("shift"),
             people=comparison.get("groups", 0),
             gain=gain.get("value"),

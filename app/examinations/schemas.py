@@ -13,6 +13,8 @@ FINDING: dict[str, Any] = {
     "faces": [],
     "probability": 0.9984,
     "strangers_named_after": 0.0093,
+    "strangers": None,
+    "strangers_after": None,
     "advice": "If they are one person, merge 'ada-l' into 'ada'.",
 }
 REPORT: dict[str, Any] = {
@@ -42,9 +44,11 @@ class Finding(BaseModel):
 
     model_config = ConfigDict(json_schema_extra={"examples": [FINDING]})
     kind: FindingKind = Field(
-        description="named_for_strangers: a face that several strangers match; duplicate: two subjects who seem to "
-        "be one person; wrong_name: a face that seems to show another subject; mixture: a subject whose faces seem to "
-        "show several people; poor_face: a face of poor quality; damaged_face: a face whose stored crop cannot be read"
+        description="named_for_strangers: a subject who is named for, or possible for, more strangers than the rate "
+        "allows; duplicate: "
+        "two subjects who seem to be one person; wrong_name: a face that seems to show another subject; mixture: a "
+        "subject whose faces seem to show several people; poor_face: a face of poor quality; damaged_face: a face "
+        "whose stored crop cannot be read"
     )
     subjects: list[str] = Field(description="the ids of the subjects; for wrong_name first the present one")
     faces: list[str] = Field(description="the ids of the faces that the advice is about")
@@ -52,6 +56,11 @@ class Finding(BaseModel):
     strangers_named_after: float | None = Field(
         description="the share of strangers' searches that would name somebody once the advice is followed"
     )
+    strangers: int | None = Field(
+        None,
+        description="for named_for_strangers: how many different strangers the subject was named, or possible, for",
+    )
+    strangers_after: int | None = Field(None, description="how many of them still are once the advice is followed")
     advice: str
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, Json, StringConstraints, model_validator
 
 from app.db import examples
-from app.db.field_types import MAX_INTEGER, NO_NUL, CollectionName, Source, TaskName
+from app.db.field_types import MAX_INTEGER, NO_NUL, CollectionName, QuerySource, TaskName
 from app.search.filters import Filter, check_filter_size
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -133,7 +133,10 @@ class SearchParams(BaseModel):
 class QuerySearchParams(SearchParams):
     """The parameters of a search for a face that is not enrolled."""
 
-    source: Source | None = Field(None, description="what the query comes from, if faces are enrolled with sources")
+    source: QuerySource | None = Field(
+        None,
+        description="what the query comes from, if faces are enrolled with sources; `guess` if that is not known",
+    )
 
 
 class PhotoSearchParams(QuerySearchParams):
@@ -175,8 +178,8 @@ class VerifyParams(BaseModel):
         description="the false-match rate to decide at; without it, the default rate",
         examples=[0.001],
     )
-    source: Source | None = Field(None, description="what the first photo comes from")
-    second_source: Source | None = Field(None, description="what the second photo comes from")
+    source: QuerySource | None = Field(None, description="what the first photo comes from")
+    second_source: QuerySource | None = Field(None, description="what the second photo comes from")
     aligned: bool = Field(False, description="each photo is one aligned face: skip detection")
 
 

@@ -3,12 +3,13 @@
 import io
 import zipfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ml.compensation.guess import Discriminant
 from ml.errors import Corrupt
 from ml.types import Rows
 
@@ -41,6 +42,7 @@ class SourceCompensation:
 
     reference: the source whose rows stay as they are
     has_unit_length: whether rows are scaled to unit length afterwards
+    discriminants: of the sources that can be recognised in a face that states none
 
     Convention:
         rows: (N, d) embeddings; sources: (N,). Rows of a source without a correction stay as they are.
@@ -51,6 +53,14 @@ class SourceCompensation:
     reference_mean: Floats
     has_unit_length: bool
     corrections: Mapping[str, SourceCorrection]
+    discriminants: Mapping[str, Discriminant] = field(default_factory=dict)
+
+    def guess(self, rows: Rows) -> Sources:
+        """Return the (N,) source that each of (N, d) rows is taken for, NO_SOURCE where none is recognised."""
+        names = [NO_SOURCE, *self.discriminants]
+        leads = [np.zeros(len(rows)), *(one.lead(rows) for one in self.discriminants.values())]
+        guessed: Sources = np.array(names, np.str_)[np.argmax(leads, axis=0)]
+        return guessed
 
     def apply(self, rows: Rows, sources: Sources) -> Rows:
         """Correct the rows of each source."""
@@ -62,8 +72,12 @@ class SourceCompensation:
 
     def keep(self, sources: Iterable[str]) -> Self:
         """Return the compensation with the corrections of these sources only."""
-        kept = {source: self.corrections[source] for source in sources if source in self.corrections}
-        return type(self)(self.reference, self.reference_mean, self.has_unit_length, kept)
+        chosen = set(sources)
+        return replace(
+            self,
+            corrections={source: one for source, one in self.corrections.items() if source in chosen},
+            discriminants={source: one for source, one in self.discriminants.items() if source in chosen},
+        )
 
     def _correct(self, rows: Rows, correction: SourceCorrection) -> Rows:
         centred = rows.astype(np.float64) - correction.mean
@@ -89,13 +103,17 @@ class SourceCompensation:
             spread = self.corrections[name].spread
             if spread is not None:
                 arrays[f"spread{number}"] = spread
+            if name in self.discriminants:
+                discriminant = self.discriminants[name]
+                limits = [discriminant.limit, discriminant.recognised]
+                arrays[f"discriminant{number}"] = np.append(discriminant.weights, limits)
         file = io.BytesIO()
         np.savez(file, **arrays)  # type: ignore[arg-type]
         return file.getvalue()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Read what `to_bytes` wrote, in this version or before sources were simulated. Raises Corrupt."""
+        """Read what `to_bytes` wrote, in this version or before sources were simulated or guessed. Raises Corrupt."""
         try:
             with np.load(io.BytesIO(data), allow_pickle=False) as file:
                 return cls._from_arrays(dict(file))
@@ -117,4 +135,8 @@ class SourceCompensation:
             )
             for number, name in enumerate(names)
         }
-        return cls(reference, reference_mean, bool(arrays["has_unit_length"]), corrections)
+        kept = {name: arrays[f"discriminant{i}"] for i, name in enumerate(names) if f"discriminant{i}" in arrays}
+        discriminants = {
+            name: Discriminant(numbers[:-2], float(numbers[-2]), float(numbers[-1])) for name, numbers in kept.items()
+        }
+        return cls(reference, reference_mean, bool(arrays["has_unit_length"]), corrections, discriminants)

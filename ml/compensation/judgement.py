@@ -7,8 +7,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.compensation.correction import SourceCompensation, SourceCorrection, Sources
+from ml.compensation.correction import NO_SOURCE, SourceCompensation, SourceCorrection, Sources
 from ml.compensation.fit import fit_compensation
+from ml.compensation.guess import FOLDS, Discriminant
 from ml.compensation.simulation import SimulatedFaces
 from ml.distances import Distance
 from ml.evaluation.comparisons.paired_tests import Comparison, compare
@@ -19,7 +20,6 @@ MIN_PEOPLE_TO_JUDGE = 10
 LARGE_SHIFT = 0.1
 """A shift that differences between populations do not reach, and that masks and coarse cameras exceed."""
 MAX_QUERIES, MAX_GALLERY_FACES = 400, 10_000
-FOLDS = 2
 Reason = Literal["reference", "helps", "does not help", "simulated", "large shift", "small shift", "too few faces"]
 
 
@@ -31,6 +31,7 @@ class Decision:
     comparison: mean average precision across sources with the correction minus without, over people named in this
         source and in others; None: too few people
     degradation: what simulates the source in this correction, a name of `DEGRADATIONS`
+    recognised: the share of its faces that a search without a source takes to be of it; None: its source is not guessed
     """
 
     is_on: bool
@@ -39,6 +40,7 @@ class Decision:
     shift: float | None = None
     comparison: Comparison | None = None
     degradation: str | None = None
+    recognised: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,17 +67,25 @@ def judge_compensation(
     across sources become better on people whom it was not learned from (95 % interval of the paired difference above
     0). Of the corrections with and without simulation, the one that helps more is judged. With fewer people, it is on
     if the source could be simulated or the shift is at least LARGE_SHIFT.
+
+    Of the corrected sources, those that are recognised clearly get a discriminant; see `Discriminant`.
     """
     plain, simulated = fit_compensation(rows, sources), fit_compensation(rows, sources, None, simulations)
     folds = _CrossFit(rows, sources, people, metric, plain.reference, simulations or {})
     decisions, corrections = dict[str, Decision](), dict[str, SourceCorrection]()
+    discriminants = dict[str, Discriminant]()
     for name, count in zip(*np.unique(sources, return_counts=True), strict=True):
         ways = [c.corrections[name] for c in (simulated, plain) if name in c.corrections]
         decision, correction = _decide(ways, str(name), int(count), folds)
-        decisions[str(name)] = decision
         if decision.is_on and correction is not None:
             corrections[str(name)] = correction
-    return JudgedCompensation(replace(plain, corrections=corrections), decisions)
+            discriminant = folds.fit_discriminant(str(name))
+            if discriminant is not None:
+                discriminants[str(name)] = discriminant
+                decision = replace(decision, recognised=discriminant.recognised)
+        decisions[str(name)] = decision
+    compensation = replace(plain, corrections=corrections, discriminants=discriminants)
+    return JudgedCompensation(compensation, decisions)
 
 
 def _decide(
@@ -133,6 +143,18 @@ class _CrossFit:
         gallery = np.sort(np.concatenate([crossing, others[: max(0, MAX_GALLERY_FACES - len(crossing))]]))
         figures = [self._measure(source, queries, gallery, way) for way in (is_simulated, None)]
         return compare(figures[0], figures[1], self.people[queries].astype(np.float64))
+
+    def fit_discriminant(self, source: str) -> Discriminant | None:
+        """Learn to recognise a source, and measure it on people that were not learned from; None if it is not guessed.
+
+        Faces without a source are guessed, so they must not be corrected themselves.
+        """
+        if source == NO_SOURCE or self.reference != NO_SOURCE:
+            return None
+        by_chance = np.random.default_rng(2).integers(0, FOLDS, len(self.rows))
+        folds = np.where(self.people < 0, by_chance, self.fold_of_person[np.maximum(self.people, 0)])
+        reference, own = self.sources == self.reference, self.sources == source
+        return Discriminant.fit(self.rows[reference], self.rows[own], folds[reference], folds[own])
 
     def _find_crossing_faces(self, source: str) -> Ids:
         """Return the faces of people who are named both in this source and in another."""

@@ -15,7 +15,7 @@ from ml.identification.searches import GalleryPeople, SearchableIndex, SearchOut
 from ml.identification.stranger_searches import StrangerSearches
 from ml.types import Ids
 
-MAX_SEARCHES = 2000
+MAX_SEARCHES = 20_000
 
 
 def without_faces(people: GalleryPeople, positions: Ids) -> GalleryPeople:
@@ -50,7 +50,8 @@ def _with_owners(people: GalleryPeople, positions: Ids, owners: Ids, is_named: b
 class StrangerCheck:
     """Searches for enrolled people without their own faces, which no search should name.
 
-    distance: the person distance up to which a search names somebody
+    distance: the person distance up to which a search names somebody; possible_distance: up to which it says that
+        somebody is possible
     """
 
     index: SearchableIndex
@@ -58,6 +59,7 @@ class StrangerCheck:
     rule: DecisionRule
     outcomes: SearchOutcomes
     distance: float
+    possible_distance: float
 
     @classmethod
     def run(
@@ -83,7 +85,7 @@ class StrangerCheck:
         if threshold is None:
             missing = strangers.missing_people(fpir)
             raise TooFewPairs("people with a name", strangers.people + missing, strangers.people)
-        return cls(index, people, rule, outcomes, threshold.person_distance)
+        return cls(index, people, rule, outcomes, threshold.person_distance, threshold.possible_distance)
 
     @cached_property
     def is_named(self) -> NDArray[np.bool_]:

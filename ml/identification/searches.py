@@ -130,6 +130,16 @@ class SearchOutcomes:
             self.nearest[chosen],
         )
 
+    def join(self, more: "SearchOutcomes") -> "SearchOutcomes":
+        """Return these searches and others of the same gallery."""
+        return SearchOutcomes(
+            np.concatenate([self.positions, more.positions]),
+            np.concatenate([self.owners, more.owners]),
+            np.concatenate([self.stranger, more.stranger]),
+            np.concatenate([self.mate, more.mate]),
+            np.concatenate([self.nearest, more.nearest]),
+        )
+
 
 def search_gallery(
     index: SearchableIndex,

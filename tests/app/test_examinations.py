@@ -67,6 +67,30 @@ def test_planted_faults_are_found(service: Service) -> None:
     assert (poor["subjects"], poor["faces"]) == (["p000"], faces["poor"])
 
 
+def test_a_subject_with_faces_of_strangers_is_named_for_strangers(service: Service) -> None:
+    gallery = make_gallery(service, dim=32)
+    rows, names = people(240, 4, 32, seed=5)
+    given: list[str | None] = list(names)
+    for person in range(200, 216):
+        first, second, third, fourth = range(4 * person, 4 * person + 4)
+        given[first] = "p007"
+        given[second] = given[third] = given[fourth] = None
+    nameless = [i for i, name in enumerate(given) if name is None]
+    named = np.setdiff1d(np.arange(len(rows)), nameless)
+    faces = gallery.add({"m": rows[named]}, [given[i] for i in named])
+    gallery.add({"m": rows[nameless[::3]]}, [None] * 16)
+    gallery.add({"m": rows[nameless[1::6]]}, [None] * 8, role="distractor")
+    service.client.patch(f"{BASE}/deployments/identity", json={"default_fpir": 0.05}).raise_for_status()
+    report = examine(service)
+    assert (report["faces"], report["subjects"], report["subjects_with_one_face"]) == (len(named), 224, 0)
+    found = {tuple(f["subjects"]): f for f in report["findings"] if f["kind"] == "named_for_strangers"}
+    finding = found["p007",]
+    added = {faces[np.flatnonzero(named == 4 * person)[0]] for person in range(200, 216)}
+    assert len(added & set(finding["faces"])) >= 0.8 * len(finding["faces"]) > 0
+    assert finding["strangers"] > finding["strangers_after"]
+    assert f"{finding['strangers']} strangers were " in finding["advice"]
+
+
 def test_a_small_gallery_is_examined_without_searches(service: Service) -> None:
     gallery = make_gallery(service)
     rows, names = people(3, 4, seed=5)

@@ -157,12 +157,12 @@ def test_a_source_that_is_taken_back_leaves_no_correction(gallery: GalleryWriter
 
 
 def test_sources_that_an_earlier_version_measured_are_measured_again(gallery: GalleryWriter, rows: Rows) -> None:
-    """It knew no degradations."""
+    """It knew no degradations, and guessed no source."""
     add_masked(gallery, rows[::3], names_of_people())
 
     def is_measured() -> bool:
         record = read_record(gallery)
-        return record is not None and "degradation" in record.decisions["masked"]
+        return record is not None and {"degradation", "recognised"} <= record.decisions["masked"].keys()
 
     with open_engine(gallery.resources):
         until(is_measured)
@@ -238,7 +238,13 @@ def test_sources_over_http(service: Service, monkeypatch: pytest.MonkeyPatch) ->
         return float(match["distance"])
 
     until(lambda: first_distance(source="masked") < 0.5 * first_distance())
+    assert masked["recognised"] > 0.9
+    assert first_distance(source="guess") == first_distance(source="masked")
+    body["vector"] = rows[1].tolist()
+    assert first_distance(source="guess") == first_distance()
     listed = service.client.get("/v1/collections/staff/faces?source=masked&limit=1").json()["faces"][0]
+    face = f"/v1/collections/staff/faces/{listed['face_id']}"
+    assert service.client.patch(face, json={"source": "guess"}).status_code == 422, "no face may have this source"
     answer = service.client.post(f"/v1/collections/staff/faces/{listed['face_id']}/search", params=only_clean)
     [match] = answer.json()["faces"][0]["matches"]
     assert match["subject"]["id"] == listed["subject"]["id"]

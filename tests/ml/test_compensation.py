@@ -190,3 +190,47 @@ def test_different_people_are_no_large_shift() -> None:
         sources = np.where(np.random.default_rng(seed).random(len(rows)) < 0.1, "door", NO_SOURCE)
         decision = judge_compensation(rows, sources, np.full(len(rows), -1), EUCLIDEAN).decisions["door"]
         assert not decision.is_on
+
+
+def judge_gallery(shift: float, masked_people: int = PEOPLE) -> tuple[SourceCompensation, Rows, Sources]:
+    rows, sources, people = draw_gallery(shift, masked_people)
+    return judge_compensation(rows, sources, people, EUCLIDEAN).compensation, rows, sources
+
+
+def test_a_source_that_differs_clearly_is_recognised_in_faces_of_other_people() -> None:
+    compensation, rows, sources = judge_gallery(12.0)
+    recognised = compensation.discriminants["masked"].recognised
+    assert recognised > 0.9
+    assert (compensation.guess(rows)[sources == NO_SOURCE] == NO_SOURCE).all()
+    direction = np.random.default_rng(0)
+    others = direction.normal(size=(PEOPLE, DIM))  # the draws of `draw_gallery` up to the direction of the mask
+    direction.normal(0, 0.5, (4 * PEOPLE, DIM))
+    mask = 12.0 * direction.normal(size=DIM) / np.sqrt(DIM)
+    strangers = np.random.default_rng(5).normal(size=others.shape)
+    assert (compensation.guess(scale_to_unit_length(strangers + mask)) == "masked").mean() > 0.8
+    assert (compensation.guess(scale_to_unit_length(strangers)) == "masked").mean() < 0.05
+
+
+@pytest.mark.parametrize(("shift", "masked_people"), [(0.0, PEOPLE), (1.0, PEOPLE), (12.0, 15)])
+def test_a_source_that_is_like_others_or_small_is_not_guessed(shift: float, masked_people: int) -> None:
+    compensation, rows, _ = judge_gallery(shift, masked_people)
+    assert not compensation.discriminants
+    assert (compensation.guess(rows) == NO_SOURCE).all()
+
+
+def test_discriminants_are_stored_and_kept_with_their_sources() -> None:
+    compensation, rows, sources = judge_gallery(12.0)
+    read = SourceCompensation.from_bytes(compensation.to_bytes())
+    assert np.array_equal(read.guess(rows), compensation.guess(rows))
+    assert read.discriminants["masked"].recognised == compensation.discriminants["masked"].recognised
+    assert not compensation.keep([]).discriminants
+    without = SourceCompensation.from_bytes(fit_compensation(rows, sources).to_bytes())
+    assert not without.discriminants
+
+
+def test_faces_without_a_source_are_not_guessed_where_they_are_corrected_themselves() -> None:
+    rows, sources, people = draw_gallery(12.0)
+    swapped = np.where(sources == NO_SOURCE, "badge", NO_SOURCE)
+    judged = judge_compensation(rows, swapped, people, EUCLIDEAN)
+    assert judged.decisions[NO_SOURCE].is_on
+    assert not judged.compensation.discriminants

@@ -10,11 +10,11 @@ from app.db.session import reading
 from app.galleries.damaged_faces import list_damaged_faces
 from app.resources import Resources
 from ml.identification.changed_galleries import StrangerCheck, merge_people, split_person, without_faces
+from ml.identification.hubs import Hub, HubSearch
 from ml.identification.searches import GalleryPeople
 from ml.people_discovery.suspects import NamedPeople
 from ml.types import Ids
 
-MIN_STRANGERS_OF_FACE = 3
 MAX_FINDINGS_PER_KIND = 50
 
 DAMAGE_ADVICE = (
@@ -29,14 +29,17 @@ Finding = dict[str, Any]
 class Examination:
     """What findings are made from.
 
-    named: the faces of named people; people: the same faces, with owners numbered alike
-    check: searches for strangers, None where there are too few people
-    subject_ids: the id of each person; face_ids: the id of each face; poor: positions of faces of poor quality
+    people: all faces; those of named people have the first owners
+    named: the faces of named people, with people numbered alike; positions: (n,) of these faces among all
+    check, hubs: searches for strangers, None where there are too few people
+    subject_ids: the id of each named person; face_ids: the id of each face; poor: positions of faces of poor quality
     """
 
-    named: NamedPeople
     people: GalleryPeople
+    named: NamedPeople
+    positions: Ids
     check: StrangerCheck | None
+    hubs: HubSearch | None
     subject_ids: list[str]
     face_ids: list[str]
     poor: Ids
@@ -47,7 +50,7 @@ class Examination:
             "wrong_name": list(self._iterate_wrong_names()),
             "duplicate": list(self._iterate_duplicates()),
             "mixture": list(self._iterate_mixtures()),
-            "named_for_strangers": list(self._iterate_faces_that_strangers_match()),
+            "named_for_strangers": list(self._iterate_hubs()),
             "poor_face": list(self._iterate_poor_faces()),
         }
         return (
@@ -66,35 +69,34 @@ class Examination:
     def _iterate_wrong_names(self) -> Iterator[Finding]:
         for suspect in self.named.find_wrong_faces():
             present, other = self.subject_ids[suspect.person], self.subject_ids[suspect.other]
-            changed = without_faces(self.people, np.array([suspect.position]))
+            face = int(self.positions[suspect.position])
+            changed = without_faces(self.people, np.array([face]))
             after = self._measure(changed, [suspect.person, suspect.other])
             advice = f"If the face shows {other!r}, give it that subject; otherwise delete it."
-            faces = [self.face_ids[suspect.position]]
-            yield _make("wrong_name", [present, other], faces, suspect.probability, after, advice)
+            yield _make("wrong_name", [present, other], [self.face_ids[face]], suspect.probability, after, advice)
 
     def _iterate_mixtures(self) -> Iterator[Finding]:
         for suspect in self.named.find_mixtures():
-            smaller = [position for group in suspect.groups[1:] for position in group]
+            smaller = [int(self.positions[position]) for group in suspect.groups[1:] for position in group]
             after = self._measure(split_person(self.people, np.array(smaller)), [suspect.person])
             advice = "If these faces show somebody else, give them another subject."
             faces = [self.face_ids[position] for position in smaller]
             yield _make("mixture", [self.subject_ids[suspect.person]], faces, None, after, advice)
 
-    def _iterate_faces_that_strangers_match(self) -> Iterator[Finding]:
-        if self.check is None:
+    def _iterate_hubs(self) -> Iterator[Finding]:
+        if self.hubs is None:
             return
-        outcomes = self.check.outcomes.select(self.check.is_named)
-        counts = np.bincount(outcomes.nearest, minlength=len(self.subject_ids))
-        for person in np.argsort(-counts, kind="stable")[: int((counts >= MIN_STRANGERS_OF_FACE).sum())].tolist():
-            faces = self.people.faces_of(person)
-            probes = outcomes.positions[outcomes.nearest == person]
-            rows = self.named.rows
-            nearest = faces[self.named.metric.distances(rows[probes], rows[faces]).argmin(axis=1)]
-            matched = np.bincount(nearest)
-            face = int(matched.argmax())
-            after = self._measure(without_faces(self.people, np.array([face])), [person])
-            advice = f"{counts[person]} strangers were named so, {matched[face]} by this face. A better photo may help."
-            yield _make("named_for_strangers", [self.subject_ids[person]], [self.face_ids[face]], None, after, advice)
+        for hub in self.hubs.find():
+            count = len(self.people.faces_of(hub.person))
+            after = self._measure(without_faces(self.people, np.array(hub.faces)), [hub.person])
+            faces = [self.face_ids[position] for position in hub.faces]
+            outcome = "named so" if hub.decision == "match" else "possible matches"
+            advice = (
+                f"{hub.strangers} strangers were {outcome}, where {self.hubs.expect(hub.decision):.1g} are expected. "
+            )
+            advice += _advise_on_hub(hub, count)
+            made = _make("named_for_strangers", [self.subject_ids[hub.person]], faces, None, after, advice)
+            yield made | {"strangers": hub.strangers, "strangers_after": hub.strangers_left}
 
     def _iterate_poor_faces(self) -> Iterator[Finding]:
         for position in self.poor.tolist():
@@ -113,6 +115,13 @@ def list_damage(resources: Resources, collection: str) -> tuple[list[Finding], i
         count, face_ids = list_damaged_faces(session, [collection])
     findings = [_make("damaged_face", [], [face_id], None, None, DAMAGE_ADVICE) for face_id in face_ids]
     return findings[:MAX_FINDINGS_PER_KIND], count
+
+
+def _advise_on_hub(hub: Hub, face_count: int) -> str:
+    if face_count == len(hub.faces):
+        return "A better photo may help."
+    faces = "this face" if len(hub.faces) == 1 else f"these {len(hub.faces)} faces"
+    return f"Without {faces} {hub.strangers_left} would be. Give them another subject if they show somebody else."
 
 
 def _make(

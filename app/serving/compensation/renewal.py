@@ -44,12 +44,12 @@ def renew(resources: Resources, loaded: LoadedIndex) -> bool:
 def _read_due_counts(resources: Resources, key: IndexKey) -> FaceCounts | None:
     """Count the faces of each source; None if they need not be measured again.
 
-    What an earlier version measured, which did not simulate sources, is measured again.
+    What an earlier version measured, which did not simulate or guess sources, is measured again.
     """
     with snapshot(resources.database) as session:
         counts = count_faces(session, key.collection)
         stored = session.get(StoredCompensation, (key.collection, key.task, key.model_id))
-        is_current = stored is not None and all("degradation" in decision for decision in stored.decisions.values())
+        is_current = stored is not None and all("recognised" in decision for decision in stored.decisions.values())
         return counts if needs_renewal(counts, stored.faces if stored and is_current else {}) else None
 
 

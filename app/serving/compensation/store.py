@@ -7,6 +7,7 @@ import numpy as np
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.db.field_types import GUESS
 from app.db.tables import StoredCompensation
 from ml.compensation import NO_SOURCE, SourceCompensation
 from ml.types import Rows
@@ -25,15 +26,21 @@ class Compensation:
         return bool(self.corrections and self.corrections.corrections)
 
     def corrects(self, *sources: str | None) -> bool:
-        """Whether the embeddings of one of these sources are corrected."""
-        corrections = self.corrections.corrections if self.corrections else {}
-        return any((source or NO_SOURCE) in corrections for source in sources)
+        """Whether the embeddings of one of these sources are corrected, or may be if the source is guessed."""
+        if self.corrections is None:
+            return False
+        may_guess, corrected = bool(self.corrections.discriminants), self.corrections.corrections
+        return any((source or NO_SOURCE) in corrected or (source == GUESS and may_guess) for source in sources)
 
     def correct(self, rows: Rows, sources: Sequence[str | None]) -> Rows:
-        """Correct (n, dim) embeddings of faces with these n sources."""
+        """Correct (n, dim) embeddings of faces with these n sources; the source GUESS is guessed."""
         if self.corrections is None or not self.corrects(*set(sources)):
             return rows
-        return self.corrections.apply(rows, np.array([source or NO_SOURCE for source in sources], np.str_))
+        names = np.array([source or NO_SOURCE for source in sources], np.object_)
+        if GUESS not in self.corrections.corrections:
+            guessed = np.flatnonzero(names == GUESS)
+            names[guessed] = self.corrections.guess(rows[guessed])
+        return self.corrections.apply(rows, names.astype(np.str_))
 
 
 NO_COMPENSATION = Compensation()
