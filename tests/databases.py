@@ -4,7 +4,8 @@ import shutil
 import sqlite3
 import tempfile
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -47,25 +48,33 @@ def migrated_file() -> Path:
     return path
 
 
+@contextmanager
+def administer(server: str) -> Iterator[Engine]:
+    """Open the server itself, to create databases and to drop them, each with a statement of its own transaction."""
+    database = open_database(Settings(database_url=server).database)
+    try:
+        yield database.execution_options(isolation_level="AUTOCOMMIT")
+    finally:
+        database.dispose()
+
+
+def execute(administration: Engine, statement: str) -> None:
+    with administration.connect() as connection:
+        connection.execute(text(statement))
+
+
 @cache
 def migrated_database(server: str) -> str:
     """The name of an empty database of the newest schema on this PostgreSQL server, to copy others from."""
     name = "migrated"
-    execute(server, f"create database {name}")
+    with administer(server) as administration:
+        execute(administration, f"create database {name}")
     upgrade_database(Settings(database_url=address(server, name)).database)
     return name
 
 
 def address(server: str, name: str) -> str:
     return server.replace("/postgres?", f"/{name}?")
-
-
-def execute(server: str, statement: str) -> None:
-    """Run a statement outside of a transaction, as `create database` asks."""
-    database = open_database(Settings(database_url=server).database)
-    with database.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.execute(text(statement))
-    database.dispose()
 
 
 def delete_collections(database: Engine, seconds: float = 60) -> None:

@@ -90,6 +90,7 @@ class OpenApiChecker:
         self.app = app
         self.violations: list[str] = []
         self.answer_counts: Counter[tuple[str, str, int]] = Counter()
+        self._paths: dict[tuple[str, str, str], str | None] = {}  # method, path, root path -> template
         openapi_document()  # built before threads need it: FastAPI changes the warning filters, which all threads share
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -115,7 +116,11 @@ class OpenApiChecker:
 
     def _find_path(self, scope: Scope) -> str | None:
         """The path template that the document has for this request, such as `/v1/collections/{collection}`."""
-        return next((r.path for r in self.app.documented if r.matches(scope)[0] == Match.FULL), None)
+        key = scope["method"], scope["path"], scope.get("root_path", "")
+        if key not in self._paths:
+            matching = (r.path for r in self.app.documented if r.matches(scope)[0] == Match.FULL)
+            self._paths[key] = next(matching, None)
+        return self._paths[key]
 
     def _check(self, method: str, path: str, status: int, headers: Headers, body: bytes) -> None:
         self.answer_counts[method, path, status] += 1

@@ -29,6 +29,10 @@ POLL_SECONDS = 0.2
 """To poll four times as often takes a twentieth of a core for each service."""
 
 
+MAX_JOB_POLL_SECONDS = 0.3
+"""How long a test waits for a notification before it asks for a job anyway."""
+
+
 class LinkedNotifier(Notifier):
     """Notifies the others of its group too, as Redis does between processes."""
 
@@ -55,20 +59,28 @@ class Service:
     client: httpx.Client
     resources: Resources
 
+    def __post_init__(self) -> None:
+        self._jobs_changed = threading.Event()
+        self.resources.notifier.listen("jobs", self._jobs_changed.set)
+
     def key(self, role: str, *collections: str) -> dict[str, str]:
         """Create a key and return the header that sends it."""
         with writing(self.resources.database) as session:
             return {"Authorization": f"Bearer {keys.create_key(session, role, 'test', collections)[1]}"}  # type: ignore[arg-type]
 
     def wait(self, answer: httpx.Response, seconds: float = 60) -> dict[str, Any]:
-        """Wait until the job that a 202 names has ended, and return it."""
+        """Wait until the job that a 202 names has ended, and return it.
+
+        A worker that ends a job notifies the others. To ask the API all the time would take a tenth of a core.
+        """
         assert answer.status_code == 202, answer.text
         until = time.monotonic() + seconds
         while time.monotonic() < until:
+            self._jobs_changed.clear()
             job = self.client.get(answer.headers["Location"]).json()
             if job["finished_at"]:
                 return dict(job)
-            time.sleep(0.03)
+            self._jobs_changed.wait(MAX_JOB_POLL_SECONDS)
         raise AssertionError(f"the job did not end within {seconds} s: {job}")
 
     def wait_for_indexes(self, seconds: float = 30) -> None:

@@ -147,6 +147,7 @@ class Worker:
                 jobs.end(session, job_id, "cancelled", worker=self.name)
             else:
                 jobs.put_back(session, job_id, worker=self.name)
+        self.resources.notifier.notify("jobs")
 
     def _end_failed(self, job_id: str, error: Exception) -> None:
         body = describe_problem(error, job_id)

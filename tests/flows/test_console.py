@@ -7,7 +7,7 @@ import pytest
 
 from ml import images
 from ml.synthetic_faces import draw, person
-from tests.flows.console import Page, archive, open_browser, photo
+from tests.flows.console import Page, archive, borrow_browser, photo
 from tests.service import Service
 
 PEOPLE, SHOTS = 14, 5
@@ -19,8 +19,8 @@ return [width, height, pixels.filter((v, i) => i % 4 === 0 && v !== pixels[i + 2
 
 
 @pytest.fixture
-def page(service: Service, tmp_path: Path) -> Iterator[Page]:
-    with open_browser(tmp_path) as browser:
+def page(service: Service) -> Iterator[Page]:
+    with borrow_browser() as browser:
         yield Page(browser, service)
 
 

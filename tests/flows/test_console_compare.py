@@ -4,7 +4,7 @@ from pathlib import Path
 
 from app.config import Settings
 from tests import gallery
-from tests.flows.console import Page, open_browser
+from tests.flows.console import Page, borrow_browser
 from tests.ml.tiny_onnx import tiny_onnx
 from tests.service import run_service
 
@@ -16,7 +16,7 @@ def test_a_candidate_is_compared_with_the_champion(tmp_path: Path) -> None:
     settings = Settings(
         home=tmp_path / "home", poll_seconds=0.05, workers=1, default_recogniser="lbp", descriptor_manifests=manifests
     )
-    with run_service(settings) as service, open_browser(tmp_path) as browser:
+    with run_service(settings) as service, borrow_browser() as browser:
         service.client.put(BASE).raise_for_status()
         gallery.enrol(service.resources, "staff", range(20), shots=3)
         job = service.wait(service.client.post(f"{BASE}:use-recogniser", json={"recogniser": "tiny"}))

@@ -13,7 +13,7 @@ from app.queue.jobs import enqueue
 from app.queue.messages import ImportArchive, Message, Train
 from ml.descriptors import dlib_resnet
 from tests.app.test_faces import picture
-from tests.flows.console import Page, open_browser
+from tests.flows.console import Page, borrow_browser
 from tests.ml.tiny_onnx import tiny_onnx
 from tests.service import Service, run_service
 
@@ -138,7 +138,7 @@ def test_the_recogniser_can_be_chosen(service: Service, page: Page) -> None:
 def test_the_page_warns_that_the_strong_recogniser_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dlib_resnet, "find_spec", lambda name: None)
     settings = Settings(home=tmp_path / "home", poll_seconds=0.05, workers=1)
-    with run_service(settings) as weak, open_browser(tmp_path) as browser:
+    with run_service(settings) as weak, borrow_browser() as browser:
         page = Page(browser, weak)
         page.enter()
         notice = page.see("#recogniser-notice").text

@@ -1,7 +1,6 @@
 """The console warns that a weak recogniser serves, and says how to install the strong one."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from selenium import webdriver
@@ -10,15 +9,15 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from app.config import Settings
 from ml.descriptors import dlib_resnet
-from tests.flows.console import open_browser
+from tests.flows.console import borrow_browser
 from tests.service import run_service
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
 @pytest.fixture
-def browser(tmp_path: Path) -> Iterator[webdriver.Chrome]:
-    with open_browser(tmp_path) as opened:
+def browser() -> Iterator[webdriver.Chrome]:
+    with borrow_browser() as opened:
         yield opened
 
 
