@@ -29,7 +29,7 @@ Place = tuple[Path, int, int]
 Share = tuple[list[Place], bool]
 
 
-def list_places(paths: Iterable[Path]) -> list[Place]:
+def list_photo_places(paths: Iterable[Path]) -> list[Place]:
     """List the files of tar archives."""
     places: list[Place] = []
     for path in paths:
@@ -56,7 +56,7 @@ def process_share(share: Share) -> int:
 
 def measure_bare_rate(paths: Sequence[Path], processes: int, is_aligned: bool) -> dict[str, float]:
     """Embed all photos in so many processes; "cpu" is in seconds of processor time a photo."""
-    places = list_places(paths)
+    places = list_photo_places(paths)
     shares = [(places[n::processes], is_aligned) for n in range(processes)]
     with get_context("spawn").Pool(processes) as pool:
         pool.map(process_share, [(places[:8], is_aligned)] * processes)  # load the models before the measurement
