@@ -25,6 +25,8 @@ PREFIX, TRASH = "c-", "trash-"
 MAX_WRITES = 5
 MAX_SINGLE_FILES = 8
 """More new files than this are written as a segment."""
+MISSING_SECONDS = 1.0
+"""How often segments are listed anew, at most, because a file is missing: a network file system may hide a change."""
 DAMAGED_CODE = "StoredFileDamaged"
 DAMAGED_FILES = Counter(
     "likeness_damaged_files",
@@ -118,7 +120,7 @@ class Blobs:
         try:
             return self._path(collection, name).read_bytes()
         except FileNotFoundError as error:
-            data = self._open_segments(collection, is_forced=True).read(name)  # another process may have stored it now
+            data = self._open_segments(collection, MISSING_SECONDS).read(name)
             if data is not None:
                 return data
             raise NotFound(f"the file {name} of collection {collection} does not exist") from error
@@ -146,7 +148,7 @@ class Blobs:
     def remove(self, collection: str, names: Iterable[str]) -> int:
         """Remove these files; returns how many of them existed."""
         wanted = list(names)
-        removed = self._open_segments(collection, is_forced=True).remove(wanted)
+        removed = self._open_segments(collection, max_age_seconds=0).remove(wanted)
         for name in wanted:
             path = self._path(collection, name)
             if path.exists():
@@ -170,7 +172,7 @@ class Blobs:
         """Return the names of a photo and of all files of its faces."""
         folder = self._path(collection, f"crops/{image_id[:2]}")
         crops = folder.glob(f"{image_id}-*") if folder.is_dir() else ()
-        in_segments = self._open_segments(collection, is_forced=True).list_names_of(self.photo(image_id))
+        in_segments = self._open_segments(collection, max_age_seconds=0).list_names_of(self.photo(image_id))
         return list(
             dict.fromkeys([self.photo(image_id), *(f"crops/{image_id[:2]}/{p.name}" for p in crops), *in_segments])
         )
@@ -216,7 +218,7 @@ class Blobs:
         for folder, _, files in os.walk(top):
             names = (str(Path(folder, name).relative_to(top)) for name in files)
             yield from (name for name in names if not is_segment(name))
-        yield from self._open_segments(collection, is_forced=True).iterate_names()
+        yield from self._open_segments(collection, max_age_seconds=0).iterate_names()
 
     def _touch(self, collection: str, name: str, data: bytes) -> bool:
         """Set the age of a file to 0. Returns False if it does not exist, or is a photo that is cut short."""
@@ -227,8 +229,8 @@ class Blobs:
         except FileNotFoundError:
             return False
 
-    def _open_segments(self, collection: str, is_forced: bool = False) -> CollectionSegments:
-        return self._segments.open(self._absolute(collection, ""), is_forced)
+    def _open_segments(self, collection: str, max_age_seconds: float | None = None) -> CollectionSegments:
+        return self._segments.open(self._absolute(collection, ""), max_age_seconds)
 
     def _path(self, collection: str, name: str) -> Path:
         return Path(self._absolute(collection, name))

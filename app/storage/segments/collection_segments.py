@@ -39,14 +39,16 @@ class SegmentStore:
         self._lock = threading.Lock()
         self._opened: OrderedDict[str, SegmentIndex] = OrderedDict()
 
-    def open(self, folder: str, is_forced: bool = False) -> "CollectionSegments":
-        """Return the segments in a collection's folder, as they are now. is_forced: even if it seems unchanged"""
+    def open(self, folder: str, max_age_seconds: float | None = None) -> "CollectionSegments":
+        """Return the segments in a collection's folder, as they are now. max_age_seconds: see `SegmentIndex.refresh`"""
         with self._lock:
-            index = self._opened.setdefault(folder, SegmentIndex(f"{folder}{SEGMENT_FOLDER}"))
+            index = self._opened.get(folder)
+            if index is None:
+                index = self._opened[folder] = SegmentIndex(f"{folder}{SEGMENT_FOLDER}")
             self._opened.move_to_end(folder)
             if len(self._opened) > MAX_OPEN_COLLECTIONS:
                 self._opened.popitem(last=False)
-        return CollectionSegments(index, index.refresh(is_forced))
+        return CollectionSegments(index, index.refresh(max_age_seconds))
 
     def write(self, folder: str, files: dict[str, bytes]) -> None:
         """Write a segment into a collection's folder. The folder is created, but the root is not.

@@ -45,7 +45,7 @@ class SegmentIndex:
 
     def _forget(self) -> None:
         self._seen: tuple[int, int] | None = None
-        self._is_uncertain = False
+        self._is_uncertain, self._read_at = False, 0.0
         self._numbers: dict[str, int] = {}
         self._names: dict[int, str] = {}
         self._next_number = 0
@@ -53,8 +53,11 @@ class SegmentIndex:
         self._sorted: NDArray[np.void] = np.empty(0, LOCATION)
         self._open: OrderedDict[int, SegmentFile] = OrderedDict()
 
-    def refresh(self, is_forced: bool = False) -> bool:
-        """Take in the segments that are new, and drop those that are gone. Returns False if there are none."""
+    def refresh(self, max_age_seconds: float | None = None) -> bool:
+        """Take in the segments that are new, and drop those that are gone. Returns False if there are none.
+
+        max_age_seconds: read the folder again if it was read longer ago, even if it seems unchanged
+        """
         with self._lock:
             try:
                 status = os.stat(self.folder)
@@ -63,7 +66,10 @@ class SegmentIndex:
                     self._forget()
                 return False
             seen = status.st_ino, status.st_mtime_ns
-            if seen != self._seen or self._is_uncertain or is_forced:
+            age = time.monotonic() - self._read_at
+            is_old = max_age_seconds is not None and age >= max_age_seconds
+            if seen != self._seen or self._is_uncertain or is_old:
+                self._read_at = time.monotonic()
                 self._is_uncertain = time.time_ns() - status.st_mtime_ns < UNCERTAIN_NANOSECONDS
                 self._take_in()
                 self._seen = seen
