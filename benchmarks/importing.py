@@ -1,11 +1,13 @@
 """Compare an import over HTTP with the bare pipeline, on the same cores and photos.
 
     python -m benchmarks.importing ARCHIVE.tar [ARCHIVE.tar ...] [--photos N] [--first-model] [--recogniser NAME]
+    python -m benchmarks.importing --drawn 40000      # aligned crops of drawn people
 
 Bare pipeline: decode, detect, find landmarks, align, describe and embed, in as many processes as the service has
-workers; nothing is stored. Service: a new one on a free port, timed from the first byte sent until all imports have
-succeeded, that is, until the index contains the faces. Both use the default recogniser of new collections, or the one
-that `--recogniser` names (`lbp`, `dlib_resnet`).
+workers; nothing is stored ([`bare_pipeline`](bare_pipeline.py)). It is measured before and after the service, and the
+mean of both counts. Service: a new one on a free port, timed from the first byte sent until all imports have succeeded,
+that is, until the index contains the faces. Both use the default recogniser of new collections, or the one that
+`--recogniser` names (`lbp`, `dlib_resnet`).
 """
 
 import argparse
@@ -19,72 +21,16 @@ import tarfile
 import tempfile
 import time
 from collections import Counter
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 
-from app.config import Settings
-from app.enrolment.archives.formats import open_parser
-from app.storage.recognisers.default_recogniser import choose_default
-from app.threads import set_threads
-from ml import images
-from ml.pipeline import default_front_end
-
-CHUNK_PHOTOS = 32
+from benchmarks.bare_pipeline import measure_bare_rate, read_cpu_seconds
+from benchmarks.drawn_crops import write_drawn_crops
 
 
-def process_share(share: tuple[list[tuple[Path, Any]], int]) -> int:
-    """Process one share of the photos, and return the number of faces found."""
-    set_threads(1)
-    entries, _ = share
-    front_end, model = default_front_end(), choose_default(Settings.from_env(os.environ)).model
-    [kind] = model.recipe.crops
-    embedded = 0
-    for start in range(0, len(entries), CHUNK_PHOTOS):
-        crops = []
-        for path, entry in entries[start : start + CHUNK_PHOTOS]:
-            image = images.read(open_parser(path).read(entry, 2**25))
-            seen = front_end.detector.detect(image)[:1]
-            faces = [front_end.align(image, face) for face in seen]
-            crops += [face.crops[kind] for face in faces if face is not None]
-        if crops:
-            embedded += len(model.embed(model.describe({kind: np.stack(crops)})))
-    return embedded
-
-
-def measure_bare_rate(paths: list[Path], processes: int) -> dict[str, float]:
-    entries = [(path, e) for path in paths for e in open_parser(path).entries() if e.kind == "file"]
-    shares = [(entries[n::processes], n) for n in range(processes)]
-    with get_context("spawn").Pool(processes) as pool:
-        pool.map(process_share, [([], n) for n in range(processes)])  # load the models before the measurement
-        began, spent = time.perf_counter(), cpu_seconds(os.getpid())
-        faces = sum(pool.map(process_share, shares, chunksize=1))
-        seconds, spent = time.perf_counter() - began, cpu_seconds(os.getpid()) - spent
-    photos = len(entries)
-    return {"photos": photos, "faces": faces, "seconds": seconds, "rate": photos / seconds, "cpu": spent / photos}
-
-
-def cpu_seconds(process: int) -> float:
-    return sum(read_cpu_seconds(process).values())
-
-
-def read_cpu_seconds(process: int) -> dict[int, float]:
-    """Return the CPU seconds of a process and its living children, from /proc."""
-    spent = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if int(stat.parent.name) == process or int(fields[1]) == process:
-            spent[int(stat.parent.name)] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return spent
-
-
-def measure_service_rate(paths: list[Path], processes: int, first_model: bool) -> dict[str, Any]:
+def measure_service_rate(paths: list[Path], processes: int, first_model: bool, is_aligned: bool) -> dict[str, Any]:
     home = Path(tempfile.mkdtemp(prefix="likeness-bench-"))
     environment = os.environ | {"LIKENESS_HOME": str(home), "LIKENESS_WORKERS": str(processes)}
     environment |= {"OMP_NUM_THREADS": "1"} | ({} if first_model else {"LIKENESS_WPCA_AFTER_FACES": "0"})
@@ -96,7 +42,7 @@ def measure_service_rate(paths: list[Path], processes: int, first_model: bool) -
     try:
         headers = {"Authorization": f"Bearer {secret}"}
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=600) as client:
-            return _import(client, paths, server.pid)
+            return _import(client, paths, server.pid, is_aligned) | _measure_home(home)
     finally:
         server.terminate()
         server.wait(30)
@@ -114,7 +60,7 @@ def _create_key(likeness: list[str], environment: dict[str, str]) -> str:
     return process.stdout.strip()
 
 
-def _import(client: httpx.Client, paths: list[Path], server: int) -> dict[str, Any]:
+def _import(client: httpx.Client, paths: list[Path], server: int, is_aligned: bool) -> dict[str, Any]:
     while True:
         try:
             client.get("/readyz").raise_for_status()
@@ -122,7 +68,9 @@ def _import(client: httpx.Client, paths: list[Path], server: int) -> dict[str, A
         except httpx.HTTPError:
             time.sleep(0.2)
     spent = -1.0
-    while (now := cpu_seconds(server)) - spent > 0.1:  # wait until the workers have loaded their models
+    while (
+        now := sum(read_cpu_seconds(server).values())
+    ) - spent > 0.1:  # wait until the workers have loaded their models
         spent = now
         time.sleep(2)
     client.put("/v1/collections/lfw").raise_for_status()
@@ -131,7 +79,10 @@ def _import(client: httpx.Client, paths: list[Path], server: int) -> dict[str, A
     for path in paths:
         with path.open("rb") as file:
             answer = client.post(
-                "/v1/collections/lfw:import", content=file, headers={"Content-Type": "application/x-tar"}
+                "/v1/collections/lfw:import",
+                params={"aligned": is_aligned},
+                content=file,
+                headers={"Content-Type": "application/x-tar"},
             )
         answer.raise_for_status()
         jobs.append(answer.headers["Location"])
@@ -163,6 +114,13 @@ def _import(client: httpx.Client, paths: list[Path], server: int) -> dict[str, A
     }
 
 
+def _measure_home(home: Path) -> dict[str, int]:
+    """Return the number and bytes of the files of photos and crops, and the bytes of the database."""
+    blobs = [path.stat() for path in (home / "blobs").rglob("*") if path.is_file()]
+    database = sum(path.stat().st_size for path in home.glob("likeness.sqlite*"))
+    return {"blob_files": len(blobs), "blob_bytes": sum(b.st_size for b in blobs), "database_bytes": database}
+
+
 def _list_refused(client: httpx.Client, job: str) -> list[dict[str, Any]]:
     return list(client.get(f"{job}/items", params={"state": "failed", "limit": 1000}).json()["items"])
 
@@ -188,23 +146,35 @@ def _free_port() -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("archives", nargs="+", type=Path)
+    parser.add_argument("archives", nargs="*", type=Path)
     parser.add_argument("--photos", type=int, default=0, help="use only this many photos")
+    parser.add_argument("--aligned", action="store_true", help="each photo is one face that is already cut")
+    parser.add_argument("--drawn", type=int, default=0, help="import so many aligned crops of drawn people instead")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument(
         "--first-model", action="store_true", help="let the service fit its first model during the import"
     )
     parser.add_argument("--recogniser", default="auto", help="recogniser of the new collection")
+    parser.add_argument("--json", type=Path, help="also write the result to this file")
     arguments = parser.parse_args()
     os.environ["LIKENESS_DEFAULT_RECOGNISER"] = arguments.recogniser
     with tempfile.TemporaryDirectory() as folder:
-        paths = arguments.archives
+        paths, is_aligned = arguments.archives, arguments.aligned or arguments.drawn > 0
+        if arguments.drawn:
+            paths = [Path(folder) / "drawn.tar"]
+            write_drawn_crops(paths[0], arguments.drawn)
         if arguments.photos:
             paths = _cut(paths, arguments.photos, Path(folder))
-        before = measure_bare_rate(paths, arguments.processes)
-        served = measure_service_rate(paths, arguments.processes, arguments.first_model)
-    ratios = {"ratio": served["rate"] / before["rate"], "ratio_of_cpu": before["cpu"] / served["cpu"]}
-    result = {"bare": before, "service": served, **ratios}
+        if not paths:
+            parser.error("name an archive, or use --drawn")
+        before = measure_bare_rate(paths, arguments.processes, is_aligned)
+        served = measure_service_rate(paths, arguments.processes, arguments.first_model, is_aligned)
+        after = measure_bare_rate(paths, arguments.processes, is_aligned)
+    bare = {key: (before[key] + after[key]) / 2 for key in before}
+    ratios = {"ratio": served["rate"] / bare["rate"], "ratio_of_cpu": bare["cpu"] / served["cpu"]}
+    result = {"bare": bare, "bare_runs": [before, after], "service": served, **ratios}
+    if arguments.json:
+        arguments.json.write_text(json.dumps(result, indent=1))
     print(json.dumps(result, indent=1))
 
 

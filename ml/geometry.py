@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Matrix = NDArray[np.float64]
+IDENTITY: Matrix = np.eye(2, 3)
 
 
 def similarity(source: NDArray[Any], target: NDArray[Any]) -> Matrix:
@@ -50,6 +51,8 @@ def warp(image: NDArray[np.uint8], matrix: Matrix, size: tuple[int, int]) -> NDA
     matrix: (2, 3); size: (width, height) of the result. Interpolation is bilinear. A picture that is reduced to half or
     less is averaged first. Pixels outside the picture repeat its edge.
     """
+    if size == image.shape[1::-1] and np.array_equal(matrix, IDENTITY):
+        return image.copy()
     scale = float(np.sqrt(abs(np.linalg.det(matrix[:, :2]))))
     step = int(min(1 / max(scale, 1e-6), *image.shape[:2]))
     if step > 1:

@@ -6,18 +6,22 @@ for face in front_end.faces(images.read(data)):
 """
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from ml.aligners.similarity import CROP_SIZES_PIXELS, TEMPLATES, Similarity
 from ml.detectors.base import Detector
-from ml.geometry import Matrix, inverse, moved, scaled, similarity
+from ml.geometry import IDENTITY, Matrix, inverse, moved, scaled, similarity
 from ml.landmarks.base import Landmarker
 from ml.landmarks.regressor import Regressor
-from ml.quality import QualityThresholds, assess
+from ml.quality import QualityThresholds, assess, pose
 from ml.registry import build, component
-from ml.types import AlignedFace, Box, CropKind, Detection, Image
+from ml.types import AlignedFace, Box, CropKind, Detection, Image, Points, Pose
+
+REMEMBERED_SIZES = 64
 
 
 @dataclass(frozen=True)
@@ -50,18 +54,32 @@ class FrontEnd:
         it. From any other picture, each kind is cut as the largest centred rectangle of its aspect ratio.
         """
         height, width = image.shape[:2]
-        views = {kind: _view(kind, width, height) for kind in CROP_SIZES_PIXELS}
-        crops = self.aligner.cut(image, views)
-        points = moved(inverse(views["grey"]), TEMPLATES["grey"])
-        quality = assess(crops["grey"], points, 1.0, self.wanted)
-        return AlignedFace(Box(0, 0, width, height), points, quality, crops)
+        geometry = _place_face(width, height)
+        crops = self.aligner.cut(image, geometry.views)
+        quality = assess(crops["grey"], geometry.points, 1.0, self.wanted, geometry.pose)
+        return AlignedFace(Box(0, 0, width, height), geometry.points.copy(), quality, crops)
+
+
+class _Geometry(NamedTuple):
+    """Where an aligned face is in a picture of some size. views: kind of crop -> picture -> crop transform"""
+
+    views: dict[CropKind, Matrix]
+    points: Points
+    pose: Pose
+
+
+@lru_cache(REMEMBERED_SIZES)
+def _place_face(width: int, height: int) -> _Geometry:
+    views = {kind: _view(kind, width, height) for kind in CROP_SIZES_PIXELS}
+    points = moved(inverse(views["grey"]), TEMPLATES["grey"])
+    return _Geometry(views, points, pose(points))
 
 
 def _view(kind: CropKind, width: int, height: int) -> Matrix:
     """Return the picture -> crop transform for a picture that shows one aligned face."""
     for known, size in CROP_SIZES_PIXELS.items():
         if size == (width, height):
-            return similarity(TEMPLATES[known], TEMPLATES[kind])
+            return IDENTITY if known == kind else similarity(TEMPLATES[known], TEMPLATES[kind])
     across, down = CROP_SIZES_PIXELS[kind]
     middle, to = np.array([width - 1, height - 1]) / 2, np.array([across - 1, down - 1]) / 2
     return scaled(max(across / width, down / height), middle, to)

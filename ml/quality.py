@@ -1,16 +1,19 @@
 """Measure the quality of a face, and decide whether it should be enrolled."""
 
+import math
 from dataclasses import dataclass
 
 import cv2
 import numpy as np
 
-from ml.types import Crops, Points, Quality
+from ml.types import Crops, Points, Pose, Quality
 
 HEAD_POINTS = np.array(
     [(-0.5, -0.525, 0.0), (0.5, -0.525, 0.0), (0.0, 0.06, -0.5), (-0.43, 0.495, -0.1), (0.43, 0.495, -0.1)]
 )
 """The five points of an average head in eye distances; z away from the camera. The tip of the nose matters most."""
+FIT_OF_HEAD = np.linalg.pinv(HEAD_POINTS - HEAD_POINTS.mean(0))
+"""(3, 5): what maps centred landmarks to the two rows of the view."""
 
 
 @dataclass(frozen=True)
@@ -32,29 +35,35 @@ class QualityThresholds:
     confidence: float = -0.3
 
 
-def pose(points: Points) -> tuple[float, float, float]:
+def pose(points: Points) -> Pose:
     """Estimate yaw, pitch and roll in degrees from (5, 2) landmarks.
 
     Fits a weak-perspective view of `HEAD_POINTS` (DeMenthon and Davis 1995, one step). Yaw is positive towards the
     viewer's right, pitch downwards, roll clockwise.
     """
-    view = np.linalg.pinv(HEAD_POINTS - HEAD_POINTS.mean(0)) @ (points - points.mean(0))
-    u, v = view.T
-    scale = max((np.linalg.norm(u) + np.linalg.norm(v)) / 2, 1e-9)
-    yaw, pitch = np.arcsin(np.clip((-u[2] / scale, -v[2] / scale), -1, 1))
-    roll = np.arctan2(*(points[1] - points[0])[::-1])
-    return float(np.degrees(yaw)), float(np.degrees(pitch)), float(np.degrees(roll))
+    u, v = (FIT_OF_HEAD @ (points - points.mean(0))).T.tolist()
+    scale = max((math.hypot(*u) + math.hypot(*v)) / 2, 1e-9)
+    yaw, pitch = (math.asin(min(1.0, max(-1.0, -side[2] / scale))) for side in (u, v))
+    across, down = (points[1] - points[0]).tolist()
+    return math.degrees(yaw), math.degrees(pitch), math.degrees(math.atan2(down, across))
 
 
-def assess(grey: Crops, points: Points, confidence: float, wanted: QualityThresholds = QualityThresholds()) -> Quality:
+def assess(
+    grey: Crops,
+    points: Points,
+    confidence: float,
+    wanted: QualityThresholds = QualityThresholds(),
+    known_pose: Pose | None = None,
+) -> Quality:
     """Measure the quality of a face and list the reasons not to enrol it.
 
     grey: (170, 100) crop; points: (5, 2) landmarks in the photo; confidence: of the detection; wanted: the thresholds
+    known_pose: of these points, if it was estimated already
     """
-    yaw, pitch, roll = pose(points)
-    sharpness = float(cv2.Laplacian(grey, cv2.CV_32F).var())
-    brightness, contrast = float(grey.mean()), float(grey.std())
-    eye_distance = float(np.linalg.norm(points[1] - points[0]))
+    yaw, pitch, roll = known_pose or pose(points)
+    sharpness = cv2.meanStdDev(cv2.Laplacian(grey, cv2.CV_16S))[1].item() ** 2
+    brightness, contrast = (value.item() for value in cv2.meanStdDev(grey))
+    eye_distance = math.dist(points[0].tolist(), points[1].tolist())
     faults = {
         "LOW_QUALITY_SHARPNESS": sharpness < wanted.sharpness,
         "SMALL_BOUNDING_BOX": eye_distance < wanted.eye_distance,

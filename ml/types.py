@@ -16,6 +16,7 @@ Crops = NDArray[np.uint8]  # (N, H, W) grey or (N, H, W, 3) RGB, of one crop kin
 Rows = NDArray[np.float32]  # (N, d), finite
 Ids = NDArray[np.int64]  # (N,)
 Points = NDArray[np.float32]  # (5, 2): left eye, right eye, nose, left mouth corner, right mouth corner
+Pose = tuple[float, float, float]  # yaw, pitch and roll in degrees
 
 CropKind = Literal["grey", "colour"]
 

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from app.db.session import writing
 from app.db.tables import Collection, Deployment, Embedding, Face, Job, Subject
 from app.resources import Resources
-from app.storage.blob_store import Blobs
+from app.storage.blob_store import MAX_SINGLE_FILES, Blobs
 from app.storage.model_cache import LBP_MODEL
 from ml.aligners.similarity import Similarity
 from ml.images import encode_png
@@ -51,11 +51,13 @@ def enrol(
     named: bool = True,
     role: str = "gallery",
     metadata: Mapping[int, Mapping[str, Any]] | None = None,
+    in_segments: bool = True,
 ) -> list[Face]:
     """Store faces with their crops and their embeddings under the built-in model, and return their rows.
 
     people: numbers of persons; the subject of person 3 is `p3`, unless named is False
     shots: photos per person; strength: how much light and pose vary; metadata: of each person
+    in_segments: whether the store may pack the crops into a segment; otherwise each is a file of the disk
     """
     photos = [(who, who * 1000 + shot) for who in people for shot in range(shots)]
     ids = {(who, shot): Blobs.digest(f"{who}-{shot}".encode()) for who, shot in photos}
@@ -66,7 +68,9 @@ def enrol(
     ]
     with writing(resources.database) as session:
         collection(session, name)
-    resources.blobs.put(name, files)
+    step = len(files) if in_segments else MAX_SINGLE_FILES
+    for start in range(0, len(files), step):
+        resources.blobs.put(name, files[start : start + step])
     with writing(resources.database) as session:
         collection_row = collection(session, name)
         collection_row.change += 1

@@ -18,6 +18,7 @@ import psutil
 from app.access import keys
 from app.config import Settings
 from app.db.session import close_database, open_database, writing
+from app.storage.blob_store import Blobs
 from tests.databases import migrate
 
 LIKENESS_COMMAND = [sys.executable, "-m", "app.cli"]
@@ -183,8 +184,7 @@ def check_consistency(service: ServiceSubprocess, collection: str) -> None:
         "a face without its embedding, or an embedding without its face"
     )
     assert len({(face[2], face[3]) for face in faces}) == len(faces), "a face is stored twice"
-    blobs = service.home / "blobs" / f"c-{collection}"
-    files = {p.name for p in blobs.rglob("*") if p.is_file()}
+    files = {name.rpartition("/")[2] for name in Blobs(service.home / "blobs").names(collection)}
     assert all(image in files and f"{image}-{number}.grey.png" in files for _, _, image, number in faces), (
         "a face without its files"
     )

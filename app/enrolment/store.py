@@ -4,15 +4,18 @@ All embeddings are computed and all files written before the collection is locke
 files and the faces that exist already are checked again; then the rows and the change number are written.
 """
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from sqlalchemy import exists, func, insert, select
+from sqlalchemy import exists, func, select
 from sqlalchemy.orm import Session
 
 from app.db.session import writing
 from app.db.subject_ids import compose, list_spellings
-from app.db.tables import Collection, Deployment, Embedding, Face, Job, Subject
+from app.db.tables import Collection, Deployment, Embedding, Face, Job, Subject, now
+from app.enrolment.bulk_rows import EMBEDDING_COLUMNS, FACE_COLUMNS, insert_rows, iterate_face_ids
 from app.enrolment.photo_analysis import AnalysedPhoto, round_box
 from app.enrolment.preparation import PreparedPhotos, list_champions, list_models_to_embed, prepare_photos
 from app.errors import Busy
@@ -199,17 +202,22 @@ class _EnrolmentTransaction:
         return find_refusal(self.people.get(name), self.resources.settings.require_consent)
 
     def _write_rows(self) -> None:
-        """Write the new faces and their embeddings."""
-        self.session.add_all(self.added.values())
-        self.session.flush()
-        positions, faces = list(self.added), list(self.added.values())
+        """Write the new faces and their embeddings. The faces get their keys, and stay outside of the session."""
+        faces = list(self.added.values())
+        for face, face_id in zip(faces, iterate_face_ids(len(faces)), strict=True):
+            face.face_id = face_id
+        insert_rows(self.session, Face, FACE_COLUMNS, list(map(_list_values, faces)))
+        columns = Face.__table__.c
+        is_new = (columns.collection_id == self.collection_id, columns.change == faces[0].change)
+        chosen = select(columns.face_id, columns.pk).where(*is_new)
+        pks = {row.face_id: row.pk for row in self.session.connection().execute(chosen)}
+        for face in faces:
+            face.pk = pks[face.face_id]
+        positions = list(self.added)
         for (model, task), rows in self.prepared.vectors.items():
-            vectors = encode_embeddings(rows[positions])
-            embeddings = [
-                {"model_id": model, "task": task, "face_pk": face.pk, "vector": vector}
-                for face, vector in zip(faces, vectors, strict=True)
-            ]
-            self.session.execute(insert(Embedding), embeddings)
+            vectors = zip(faces, encode_embeddings(rows[positions]), strict=True)
+            values = [(model, task, face.pk, vector) for face, vector in vectors]
+            insert_rows(self.session, Embedding, EMBEDDING_COLUMNS, values)
 
 
 def _is_same_enrolment(face: Face, photo: AnalysedPhoto, number: int, names: dict[int, str]) -> bool:
@@ -230,8 +238,18 @@ def _make_row(collection_id: str, photo: AnalysedPhoto, number: int, subject: Su
         external_image_id=photo.request.external_image_id,
         source=photo.request.source,
         bounding_box=round_box(face.box),
-        landmarks=[[round(float(v), 2) for v in point] for point in face.landmarks],
+        landmarks=[[round(v, 2) for v in point] for point in face.landmarks.tolist()],
         quality=quality,
         attributes=photo.request.metadata,
         change=change,
+        created_at=now(),
     )
+
+
+def _list_values(face: Face) -> tuple[Any, ...]:
+    """Return the values of FACE_COLUMNS, for `insert_rows`."""
+    return (
+        face.face_id, face.collection_id, face.subject_pk, face.role, face.image_id, face.number,
+        face.external_image_id, face.source, json.dumps(face.bounding_box), json.dumps(face.landmarks),
+        json.dumps(face.quality), json.dumps(face.attributes), face.change, face.created_at,
+    )  # fmt: skip

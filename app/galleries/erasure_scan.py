@@ -16,8 +16,12 @@ from app.db.session import reading
 from app.db.tables import Face
 from app.storage.blob_store import Blobs
 from app.storage.fingerprints import MAX_BYTES, FingerprintFinder
+from app.storage.segments.collection_segments import is_segment
+from app.storage.segments.segment_file import split_segment
 
 BLOCK_BYTES = 4 * 2**20
+NO_FILE = ""
+"""The name for bytes of a segment that belong to no stored file."""
 ROWS_PER_BLOCK = 1_000
 TABLES_OF_PEOPLE = frozenset({"subjects", "faces", "labels"})
 """A text that is found in their rows belongs to somebody who is stored now."""
@@ -112,14 +116,22 @@ class _Scan:
     def _search_files(self, paths: Iterable[Path]) -> None:
         for path in paths:
             store, blob = str(path.relative_to(self.home)), self._get_blob(path)
-            faces: set[int] | None = None
-            for block in read_blocks(path, self.erased.overlap):
-                for kind, identity in self._find(block):
-                    if blob is not None and kind != "text":
-                        faces = _find_faces(self.database, *blob) if faces is None else faces
-                        self._note_copy(store, kind, identity, faces)
-                    elif identity not in self.result.in_use | self.result.copies:
-                        self.result.hits[store, kind] += 1
+            if blob is None or not is_segment(blob[1]):
+                self._search_blocks(store, blob, read_blocks(path, self.erased.overlap))
+                continue
+            for name, data in split_segment(str(path)):
+                self._search_blocks(store, (blob[0], name or NO_FILE), [data])
+
+    def _search_blocks(self, store: str, blob: tuple[str, str] | None, blocks: Iterable[bytes]) -> None:
+        """Search a file. blob: its collection and name, if it is a photo, crop or descriptor"""
+        faces: set[int] | None = None
+        for block in blocks:
+            for kind, identity in self._find(block):
+                if blob is not None and kind != "text":
+                    faces = _find_faces(self.database, *blob) if faces is None else faces
+                    self._note_copy(store, kind, identity, faces)
+                elif identity not in self.result.in_use | self.result.copies:
+                    self.result.hits[store, kind] += 1
 
     def _note_copy(self, store: str, kind: str, identity: str, faces: set[int]) -> None:
         """Note what was found in a file of these faces; a file of none should not be there."""

@@ -26,7 +26,7 @@ class SnapshotFile:
 
 def list_blobs(blobs: Blobs, collection: str, images: set[str]) -> list[str]:
     """List the names of all files of these photos, sorted."""
-    return sorted(name for name in blobs.names(collection) if Blobs.parse_name(name)[0] in images)
+    return sorted({name for name in blobs.names(collection) if Blobs.parse_name(name)[0] in images})
 
 
 def iterate_blobs(blobs: Blobs, collection: str, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:

@@ -1,4 +1,4 @@
-"""Photos, crops and cached descriptors as files, in a folder for each collection."""
+"""Photos, crops and cached descriptors, in a folder for each collection: as files, or many of them in a segment."""
 
 import errno
 import logging
@@ -15,13 +15,18 @@ from prometheus_client import Counter
 
 from app.errors import AppError, Busy, Invalid, NotFound
 from app.storage.atomic_write import atomic_write_all
+from app.storage.segments.collection_segments import DAMAGED_SUFFIX, CollectionSegments, SegmentStore, is_segment
 from ml.errors import Corrupt
 from ml.files import hash_bytes
 from ml.images import check_png
 from ml.types import CropKind
 
-PREFIX, TRASH, DAMAGED_SUFFIX = "c-", "trash-", ".damaged"
+PREFIX, TRASH = "c-", "trash-"
 MAX_WRITES = 5
+MAX_SINGLE_FILES = 8
+"""More new files than this are written as a segment."""
+MISSING_SECONDS = 1.0
+"""How often segments are listed anew, at most, because a file is missing: a network file system may hide a change."""
 DAMAGED_CODE = "StoredFileDamaged"
 DAMAGED_FILES = Counter(
     "likeness_damaged_files",
@@ -36,12 +41,16 @@ log = logging.getLogger("likeness.storage")
 class Blobs:
     """Files under `root/<collection>/`, written whole or not at all, and before the rows that name them.
 
+    A few files are written as files of the disk, more as one segment: see docs/decisions/0040-segments.md. What has a
+    name here is called a file in either case. Several threads may use one store.
+
     Names: photos/<sha256>, crops/<image>-<number>.<kind>.png, and beside each crop the cached output of an expensive
     descriptor, crops/<image>-<number>.<key>.f16
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._segments = SegmentStore(str(root))
 
     @staticmethod
     def digest(data: bytes) -> str:
@@ -67,15 +76,20 @@ class Blobs:
         before it has its name: an erasure removes what no row names yet.
         Raises Busy if the disk is full or read-only, or if files keep being removed.
         """
-        wanted = list(files)
+        wanted = dict(files)
         for _ in range(MAX_WRITES):
-            missing = (
-                (self._absolute(collection, name), data)
-                for name, data in wanted
-                if not self._touch(collection, name, data)
-            )
+            segments = self._segments.open(self._absolute(collection, ""))
+            missing = {
+                name: data
+                for name, data in wanted.items()
+                if not (segments.touch(name, len(data)) or self._touch(collection, name, data))
+            }
             try:
-                atomic_write_all(self.root, missing)
+                if len(missing) > MAX_SINGLE_FILES:
+                    self._segments.write(self._absolute(collection, ""), missing)
+                else:
+                    paths = ((self._absolute(collection, name), data) for name, data in missing.items())
+                    atomic_write_all(self.root, paths)
             except FileNotFoundError:
                 if not self.root.exists():
                     raise
@@ -87,18 +101,28 @@ class Blobs:
 
     def quarantine(self, collection: str, name: str) -> None:
         """Rename a damaged file, so that it can be written again. It is removed with the face that it belongs to."""
+        self._open_segments(collection).set_aside(name)
         with suppress(FileNotFoundError):
             self._path(collection, name).rename(self._absolute(collection, f"{name}{DAMAGED_SUFFIX}"))
 
     def has(self, collection: str, names: Iterable[str]) -> bool:
         """Whether all of these files exist."""
-        return all(os.path.exists(self._absolute(collection, name)) for name in names)
+        wanted = set(names)
+        wanted -= self._open_segments(collection).list_stored(wanted)
+        return all(os.path.exists(self._absolute(collection, name)) for name in wanted)
 
     def get(self, collection: str, name: str) -> bytes:
         """Return the bytes of a file. Raises NotFound."""
+        segments = self._open_segments(collection)
+        data = segments.read(name)
+        if data is not None:
+            return data
         try:
             return self._path(collection, name).read_bytes()
         except FileNotFoundError as error:
+            data = self._open_segments(collection, MISSING_SECONDS).read(name)
+            if data is not None:
+                return data
             raise NotFound(f"the file {name} of collection {collection} does not exist") from error
 
     def get_photo(self, collection: str, image_id: str) -> bytes:
@@ -123,12 +147,14 @@ class Blobs:
 
     def remove(self, collection: str, names: Iterable[str]) -> int:
         """Remove these files; returns how many of them existed."""
-        removed = 0
-        for name in names:
+        wanted = list(names)
+        removed = self._open_segments(collection, max_age_seconds=0).remove(wanted)
+        for name in wanted:
             path = self._path(collection, name)
-            removed += path.exists()
-            path.unlink(missing_ok=True)
-        return removed
+            if path.exists():
+                removed.add(name)
+                path.unlink(missing_ok=True)
+        return len(removed)
 
     @staticmethod
     def parse_name(name: str) -> tuple[str, int | None]:
@@ -146,12 +172,16 @@ class Blobs:
         """Return the names of a photo and of all files of its faces."""
         folder = self._path(collection, f"crops/{image_id[:2]}")
         crops = folder.glob(f"{image_id}-*") if folder.is_dir() else ()
-        return [self.photo(image_id), *(f"crops/{image_id[:2]}/{p.name}" for p in crops)]
+        in_segments = self._open_segments(collection, max_age_seconds=0).list_names_of(self.photo(image_id))
+        return list(
+            dict.fromkeys([self.photo(image_id), *(f"crops/{image_id[:2]}/{p.name}" for p in crops), *in_segments])
+        )
 
     def age(self, collection: str, name: str) -> float:
         """Return the seconds since the file was last written or put again; 0 if it does not exist."""
+        put_at = self._open_segments(collection).find_time(name)
         try:
-            return time.time() - self._path(collection, name).stat().st_mtime
+            return time.time() - (self._path(collection, name).stat().st_mtime if put_at is None else put_at)
         except FileNotFoundError:
             return 0.0
 
@@ -159,9 +189,11 @@ class Blobs:
         """Return the size of these files in bytes. names: collection -> names; what does not exist counts nothing"""
         size = 0
         for collection, own in names.items():
+            segments = self._open_segments(collection)
             for name in own:
+                stored = segments.measure(name)
                 with suppress(FileNotFoundError):
-                    size += os.stat(self._absolute(collection, name)).st_size
+                    size += os.stat(self._absolute(collection, name)).st_size if stored is None else stored
         return size
 
     def set_aside(self, collection: str) -> None:
@@ -184,7 +216,9 @@ class Blobs:
         """Yield the name of every file of a collection."""
         top = self._path(collection, "")
         for folder, _, files in os.walk(top):
-            yield from (str(Path(folder, name).relative_to(top)) for name in files)
+            names = (str(Path(folder, name).relative_to(top)) for name in files)
+            yield from (name for name in names if not is_segment(name))
+        yield from self._open_segments(collection, max_age_seconds=0).iterate_names()
 
     def _touch(self, collection: str, name: str, data: bytes) -> bool:
         """Set the age of a file to 0. Returns False if it does not exist, or is a photo that is cut short."""
@@ -194,6 +228,9 @@ class Blobs:
             return not name.startswith("photos/") or os.stat(path).st_size == len(data)
         except FileNotFoundError:
             return False
+
+    def _open_segments(self, collection: str, max_age_seconds: float | None = None) -> CollectionSegments:
+        return self._segments.open(self._absolute(collection, ""), max_age_seconds)
 
     def _path(self, collection: str, name: str) -> Path:
         return Path(self._absolute(collection, name))

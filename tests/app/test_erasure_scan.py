@@ -13,7 +13,7 @@ from app.db.session import writing
 from app.db.tables import Collection, Embedding, Face, Job
 from app.galleries.erasure_scan import ErasedBytes, ScanResult, scan_stores
 from app.resources import Resources
-from app.storage.blob_store import Blobs
+from app.storage.blob_store import MAX_SINGLE_FILES, Blobs
 from app.storage.fingerprints import Fingerprint, Fingerprinter
 from app.storage.model_cache import LBP_MODEL
 from app.storage.text_encodings import list_text_encodings
@@ -96,3 +96,25 @@ def test_a_name_is_found_in_json_within_json(resources: Resources, depth: int) -
     path.unlink()
     assert result.hits["note.txt", "text"] == 1
     assert result.hits["table jobs", "text"] > 0, "a column of JSON adds a depth"
+
+
+def test_a_segment_is_searched_file_by_file_and_between_its_files(resources: Resources) -> None:
+    others = [Blobs.digest(f"other {n}".encode()) for n in range(MAX_SINGLE_FILES)]
+    files = {Blobs.photo(IMAGE): PHOTO, Blobs.crop(IMAGE, 0, "grey"): CROP}
+    resources.blobs.put("later", [*files.items(), *((Blobs.photo(image), image.encode()) for image in others)])
+    [segment] = (resources.blobs.root / "c-later" / "segments").glob("*.seg")
+    store = str(segment.relative_to(resources.settings.home))
+    assert {hit for hit in scan(resources).hits if hit[0] == store} == {(store, "photo"), (store, "crop")}
+    enrol(resources, IMAGE)
+    assert dict(scan(resources).hits) == {}
+    data = segment.read_bytes()
+    resources.blobs.remove("later", files)
+    with writing(resources.database) as session:
+        for table in (Embedding, Face):
+            session.execute(delete(table))
+    assert {hit for hit in scan(resources).hits if hit[0] == store} == set()
+    assert resources.blobs.has("later", map(Blobs.photo, others))
+    with segment.open("r+b") as file:  # what a removal without overwriting would leave
+        file.seek(data.index(PHOTO))
+        file.write(PHOTO)
+    assert {hit for hit in scan(resources).hits if hit[0] == store} == {(store, "photo")}

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import httpx
 import numpy as np
 
+from app.storage.blob_store import Blobs
 from tests.fuzz.hostile_archives import HostileArchives
 
 MAX_WAITING_JOBS = 20
@@ -150,8 +151,13 @@ def list_leftovers(home: Path, image_ids: set[str]) -> list[str]:
     enrolled photos
     """
     files = [*(home / "uploads").iterdir(), *home.rglob("*.part"), *(home / "temporary").rglob("*")]
-    blobs = (path for path in (home / "blobs").rglob("*") if path.is_file())
-    files += [path for path in blobs if path.name.partition("-")[0] not in image_ids]
+    blobs = Blobs(home / "blobs")
+    names = ((collection, name) for collection in blobs.collections() for name in blobs.names(collection))
+    files += [
+        home / "blobs" / f"c-{collection}" / name
+        for collection, name in names
+        if name.rpartition("/")[2].partition("-")[0] not in image_ids
+    ]
     return sorted({str(path.relative_to(home)) for path in files})
 
 

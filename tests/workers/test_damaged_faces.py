@@ -1,6 +1,7 @@
 """Jobs leave faces with damaged crops out, and name them; too many damaged faces fail the job."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from app.storage.blob_store import Blobs
 from app.storage.model_cache import LBP_MODEL
 from app.storage.stored_faces import CropsDamaged
 from ml.model import Recipe
-from tests.gallery import crops, enrol
+from tests import gallery
+from tests.gallery import crops
 from tests.rows import make_model
 from workers.context import JobContext
 from workers.description import describe_faces
@@ -30,6 +32,7 @@ from workers.main import Worker
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 Damage = Callable[[Path], object]
+enrol = partial(gallery.enrol, in_segments=False)
 
 
 def truncate(path: Path) -> None:
@@ -179,6 +182,24 @@ def test_a_damaged_crop_is_set_aside_and_goes_with_its_face(resources: Resources
     with writing(resources.database) as session:
         session.delete(session.get_one(Face, faces[4].pk))
     assert list_marked(resources) == []
+
+
+def test_a_damaged_crop_in_a_segment_is_set_aside_and_used_again_once_it_is_repaired(resources: Resources) -> None:
+    faces = gallery.enrol(resources, "c", range(8), shots=3)
+    name = Blobs.crop(faces[4].image_id, 0, "grey")
+    content = resources.blobs.get("c", name)
+    [segment] = (resources.blobs.root / "c-c" / "segments").glob("*.seg")
+    data = bytearray(segment.read_bytes())
+    data[data.index(content) + len(content) // 2] ^= 4
+    segment.write_bytes(data)
+    result = train(resources).result
+    assert result is not None
+    assert result["damaged_faces"]["face_ids"] == [faces[4].face_id]
+    assert f"{name}.damaged" in resources.blobs.files_of("c", faces[4].image_id)
+    resources.blobs.put("c", [(name, content)])
+    assert run(resources, Sweep()).state == "succeeded"
+    assert list_marked(resources) == []
+    assert "damaged_faces" not in (train(resources).result or {})
 
 
 def test_a_face_that_a_job_reads_although_it_is_marked_ends_the_job(resources: Resources) -> None:

@@ -292,12 +292,11 @@ def test_files_of_a_new_collection_of_the_same_name_are_kept(
 
 
 def test_a_sample_is_taken_from_the_middle_of_a_file(tmp_path: Path) -> None:
-    data = bytes(i // 8 % 256 for i in range(1_000))
-    (tmp_path / "long").write_bytes(data)
-    (tmp_path / "short").write_bytes(data[:100])
-    assert read_sample(tmp_path / "long") == data[372:628]
-    assert read_sample(tmp_path / "short") == data[:100]
-    assert read_sample(tmp_path / "none") == b""
+    data, blobs = bytes(i // 8 % 256 for i in range(1_000)), Blobs(tmp_path)
+    blobs.put("staff", [("photos/lo/long", data), ("photos/sh/short", data[:100])])
+    assert read_sample(blobs, "staff", "photos/lo/long") == data[372:628]
+    assert read_sample(blobs, "staff", "photos/sh/short") == data[:100]
+    assert read_sample(blobs, "staff", "photos/no/none") == b""
 
 
 READY = {"removed_files": {"photos": 1, "crops": 2, "descriptors": 0}, "fingerprints": {"photos/x": {"mac": "f"}}}

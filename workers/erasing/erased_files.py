@@ -2,11 +2,11 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 from app.db.session import writing
 from app.db.tables import Erasure, now
+from app.errors import NotFound
 from app.resources import Resources
 from app.storage.blob_store import Blobs
 from app.storage.fingerprints import MAX_BYTES, Fingerprinter, PatternKind
@@ -80,18 +80,18 @@ def _fingerprint_files(resources: Resources, erasure: Erasure) -> FileFingerprin
     for image, number in erasure.targets["files"]:
         for name in resources.blobs.files_of(erasure.collection_id, image):
             if Blobs.parse_name(name) in ((image, None), (image, number)):
-                path = resources.blobs.root / f"c-{erasure.collection_id}" / name
-                fingerprint = fingerprinter.make(get_kind(name), read_sample(path))
+                sample = read_sample(resources.blobs, erasure.collection_id, name)
+                fingerprint = fingerprinter.make(get_kind(name), sample)
                 if fingerprint is not None:
                     made[name] = fingerprint.to_dict()
     return made
 
 
-def read_sample(path: Path) -> bytes:
+def read_sample(blobs: Blobs, collection: str, name: str) -> bytes:
     """Return bytes from the middle of a file, where files of one format differ; empty if it does not exist."""
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size // 2 - MAX_BYTES // 2))
-            return file.read(MAX_BYTES)
-    except FileNotFoundError:
+        data = blobs.get(collection, name)
+    except NotFound:
         return b""
+    start = max(0, len(data) // 2 - MAX_BYTES // 2)
+    return data[start : start + MAX_BYTES]

@@ -9,7 +9,6 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from app.db.session import writing
@@ -24,7 +23,7 @@ from app.queue.messages import ImportArchive
 from app.serving.limits.photo_failures import PHOTO_FAILED, PhotoFailed, is_caused_by_photo, report_photo_failure
 from ml.errors import Unreadable
 from workers.context import JobContext
-from workers.importing.item_results import AnalysedItem, make_item_key, record_outcomes
+from workers.importing.item_results import AnalysedItem, make_item_key, record_outcomes, update_items
 
 MAX_CHUNK_PHOTOS = 128
 MAX_CHUNK_BYTES = 64 * 2**20
@@ -100,7 +99,7 @@ class BatchEnrolment:
             return AnalysedItem(item.number, None, ("WORKER_LOST",))
         item.detail = item.detail | {"tried": tried + 1}
         with writing(self.context.resources.database) as session:
-            session.execute(update(JobItem), [make_item_key(self.job, item.number) | {"detail": item.detail}])
+            update_items(session, [make_item_key(self.job, item.number) | {"detail": item.detail}])
         return self._analyse(item, photo)
 
     def _prepare(self, analysed: list[AnalysedItem]) -> PreparedPhotos | None:

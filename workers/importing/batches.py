@@ -10,7 +10,7 @@ from app.queue import jobs
 from app.queue.messages import IngestBatch
 from app.serving.limits.photo_failures import PHOTO_FAILED
 
-MIN_BATCH_PHOTOS, MAX_BATCH_PHOTOS = 32, 256
+MIN_BATCH_PHOTOS, MAX_BATCH_PHOTOS = 32, 1_024
 REMAINING_SHARE = 8
 """A batch is this fraction of the photos that remain, so that all workers finish at about the same time."""
 PART_FAILED = "PART_FAILED"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import bindparam, select, update
 from sqlalchemy.orm import Session
 
 from app.db.tables import Job, JobItem
@@ -38,8 +38,7 @@ def record_outcomes(
         for item, result in zip(analysed, results, strict=True)
         if item.number in queued_numbers
     ]
-    if rows:
-        session.execute(update(JobItem), rows)
+    update_items(session, rows)
     done = sum(row["state"] == "done" for row in rows)
     counts = {"done": Job.done + done, "failed": Job.failed + len(rows) - done}
     session.execute(update(Job).where(Job.id == job).values(**counts))
@@ -48,8 +47,18 @@ def record_outcomes(
 
 
 def make_item_key(job: str, number: int) -> dict[str, Any]:
-    """Return the primary key of an item's row."""
-    return {"job_id": job, "number": number}
+    """Return the key of an item, for `update_items`."""
+    return {"key_job": job, "key_number": number}
+
+
+def update_items(session: Session, rows: list[dict[str, Any]]) -> None:
+    """Set these columns of items. rows: each a key of `make_item_key` and the same columns"""
+    if not rows:
+        return
+    names = [name for name in rows[0] if name in JobItem.__table__.c]
+    is_item = (JobItem.job_id == bindparam("key_job"), JobItem.number == bindparam("key_number"))
+    statement = update(JobItem).where(*is_item).values({name: bindparam(name) for name in names})
+    session.connection().execute(statement, rows)
 
 
 def _make_result(item: AnalysedItem, outcome: EnrolmentOutcome | None) -> dict[str, Any]:

@@ -1,19 +1,16 @@
 """Store a batch of imported vectors as faces. Rows are inserted in bulk, without an object for each face."""
 
 import json
-import secrets
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sqlalchemy import delete, exists, func, insert, select
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from app.db.subject_ids import compose, list_spellings
-from app.db.tables import Base, Collection, Embedding, Face, Subject, now
+from app.db.tables import Collection, Embedding, Face, Subject, now
+from app.enrolment.bulk_rows import EMBEDDING_COLUMNS, FACE_COLUMNS, insert_rows, iterate_face_ids
 from app.enrolment.preparation import ModelTask
 from app.enrolment.vectors.row_table import VectorRow
 from app.galleries.retention import find_refusal
@@ -24,12 +21,6 @@ from ml.types import Rows
 KEYS_PER_QUERY = 10_000
 VECTOR_ID_DIGITS = 32
 """Hex digits of the SHA-256 by which a vector is known: 128 bits. The id is in the table and in an index of it."""
-FACE_COLUMNS = (
-    "face_id", "collection_id", "subject_pk", "role", "image_id", "number", "external_image_id", "source",
-    "bounding_box", "landmarks", "quality", "metadata", "change", "created_at",
-)  # fmt: skip
-EMBEDDING_COLUMNS = ("model_id", "task", "face_pk", "vector")
-INSERTS: dict[str, Callable[[Any], Any]] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 DUPLICATE = "DUPLICATE"
 Embeddings = dict[ModelTask, Rows]
 """Model and task -> (n, dim) embeddings of the vectors of a batch."""
@@ -133,7 +124,7 @@ class _BatchTransaction:
     def _insert_faces(self, records: Sequence[VectorRecord]) -> None:
         """Insert the faces that do not exist yet."""
         pks = {name: person.pk for name, person in self.people.items()}
-        face_ids = _iterate_face_ids(len(records))
+        face_ids = iterate_face_ids(len(records))
         collection, change, at = self.collection.id, self.collection.change, now()
         rows = [
             (
@@ -178,32 +169,6 @@ class _BatchTransaction:
         has_face = exists().where(Face.subject_pk == Subject.pk)
         here = (Subject.collection_id == self.collection.id, Subject.pk > last)
         self.session.execute(delete(Subject).where(*here, ~has_face), execution_options={"synchronize_session": False})
-
-
-def insert_rows(session: Session, table: type[Base], columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
-    """Insert rows that do not exist yet. JSON values are texts.
-
-    The rows go to the driver as they are: SQLAlchemy would take longer over their parameters than SQLite inserts them.
-    """
-    connection = session.connection()
-    statement = INSERTS[connection.dialect.name](table.__table__).on_conflict_do_nothing()
-    compiled = statement.compile(dialect=connection.dialect, column_keys=columns)
-    if not rows:
-        return
-    if compiled.positiontup is None:
-        connection.exec_driver_sql(str(compiled), [dict(zip(columns, row, strict=True)) for row in rows])
-        return
-    take = itemgetter(*(columns.index(name) for name in compiled.positiontup))
-    connection.exec_driver_sql(str(compiled), [take(row) for row in rows])
-
-
-def _iterate_face_ids(count: int) -> Iterator[str]:
-    """Yield new ids in the order of time, as UUIDs of version 7 (RFC 9562): an index of them grows at its end."""
-    milliseconds, tail = f"{time.time_ns() // 1_000_000:012x}", secrets.token_hex(8 * count)
-    for i in range(count):
-        digits = tail[16 * i : 16 * i + 16]
-        version, variant = f"7{i % 4096:03x}", f"{8 + int(digits[0], 16) % 4:x}"
-        yield f"{milliseconds[:8]}-{milliseconds[8:]}-{version}-{variant}{digits[1:4]}-{digits[4:]}"
 
 
 def _iterate_parts(keys: Sequence[str]) -> Iterator[Sequence[str]]:
