@@ -96,9 +96,9 @@ def _check_names(folder: Path, path: Path) -> None:
     with closing(sqlite3.connect(path)) as rows:
         for table, column in FILE_NAMES:
             bad = f"{column} glob '*[^A-Za-z0-9_.-]*'"
-            found = rows.execute(f"select {column} from {table} where {bad} limit 1").fetchone()
-            if found:
-                raise Invalid(f"{folder} was altered: {found[0]!r} cannot be the {column} of a row of {table}")
+            forged = rows.execute(f"select {column} from {table} where {bad} limit 1").fetchone()
+            if forged:
+                raise Invalid(f"{folder} was altered: {forged[0]!r} cannot be the {column} of a row of {table}")
 
 
 def check_snapshot(folder: Path, report: Report) -> SnapshotManifest:
