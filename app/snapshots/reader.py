@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy import Engine, create_engine, select
-from sqlalchemy.exc import DatabaseError
+from sqlalchemy.exc import DatabaseError, OperationalError, StatementError
 from sqlalchemy.orm import Session
 
 from app.db.migrate import upgrade_database
@@ -99,6 +99,18 @@ def _check_names(folder: Path, path: Path) -> None:
             forged = rows.execute(f"select {column} from {table} where {bad} limit 1").fetchone()
             if forged:
                 raise Invalid(f"{folder} was altered: {forged[0]!r} cannot be the {column} of a row of {table}")
+
+
+@contextmanager
+def refuse_unfit_rows(folder: Path) -> Iterator[None]:
+    """Raises Invalid in place of what the database, or a column's type, says of rows that it cannot store."""
+    try:
+        yield
+    except OperationalError:
+        raise  # the database is away or full
+    except (StatementError, ValueError) as error:
+        reason = error.orig if isinstance(error, StatementError) else error
+        raise Invalid(f"{folder} has rows that cannot be stored: {reason}") from error
 
 
 def check_snapshot(folder: Path, report: Report) -> SnapshotManifest:

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from app.errors import Invalid
-from app.resources import Resources
+from app.resources import Resources, open_resources
 from app.snapshots.files import write_files
 from app.snapshots.manifest import FILES, MANIFEST, ROWS
 from app.snapshots.reader import check_snapshot
 from app.storage.blob_store import Blobs
 from ml.files import hash_file
-from tests.app.test_snapshots import empty_service, quiet, restore, take
+from tests.app.test_snapshots import bring_back, empty_service, quiet, restore, take
 from tests.rows import GalleryWriter, make_model, people
 
 FORGED = [
@@ -76,6 +76,28 @@ def test_a_forged_name_of_a_file_is_refused(resources: Resources, tmp_path: Path
     settings = empty_service(tmp_path / "other")
     with pytest.raises(Invalid, match="cannot be the"):
         restore(settings, tmp_path / "forged")
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(
+    ("statement", "name"),
+    [
+        ("update subjects set metadata = '{'", None),
+        ("update subjects set metadata = '{'", "staff-2"),
+        ("update subjects set retain_until = 'tomorrow'", None),
+        ("update subjects set retain_until = 'tomorrow'", "staff-2"),
+        ("update deployments set champion = 'm-absent'", None),
+    ],
+)
+def test_rows_that_cannot_be_stored_are_refused_with_a_sentence(
+    resources: Resources, tmp_path: Path, statement: str, name: str | None
+) -> None:
+    rows, subjects = people(1, 1)
+    GalleryWriter(resources).make(make_model("m-1")).add({"m-1": rows}, subjects)
+    forge(resources, tmp_path / "forged", statement=statement)
+    settings = empty_service(tmp_path / "other")
+    with open_resources(settings) as other, pytest.raises(Invalid, match="cannot be stored"):
+        _ = bring_back(other, tmp_path / "forged", "staff", name) if name else restore(settings, tmp_path / "forged")
 
 
 @pytest.mark.parametrize(
