@@ -39,7 +39,7 @@ and lists leave it out. The first start prints an admin's key that is bound to n
 | faces, subjects, labels, clusters, deployments, atlases, policies | their collection; a label to both of its faces' |
 | job | its collection; the job of a training or evaluation to those that the run reads |
 | training, evaluation | every collection that it reads |
-| model | the collections that it has learned from or whose deployments name it; to all, if it has learned from none |
+| model | the collections that it has learned from, that deploy it, or whose vectors it compares; others to all |
 | key | the collections that it is bound to; a key that is bound to none can be seen by such keys alone |
 | erasure | its collection, which may be deleted |
 | snapshot | the collection that it holds alone; one of the whole service can be seen by unbound keys alone |
@@ -101,7 +101,8 @@ beside keys, as `Authorization: Bearer TOKEN` (`pip install 'likeness[oidc]'`). 
 - The caller has the highest role that the claim names. A token that names none is answered with 403.
 - `LIKENESS_OIDC_COLLECTIONS_CLAIM` names a claim that lists the collections that the token is bound to, or `"*"` for
   all; a token without it is then answered with 403. Without the setting, tokens are bound to no collection.
-- The [audit log](audit.md) and labels record the caller as `oidc:` and the token's `sub`, or by `preferred_username`.
+- The [audit log](audit.md) and labels record the caller as `oidc:` and the token's `sub`, or by `preferred_username`. A
+  `sub` of more than 59 characters, or with one that cannot be printed, is recorded as its hash.
 - A token is accepted until it expires, and ten seconds longer for clocks that differ: who loses a role at the issuer
   keeps it here until then. Keys that a person made stay; `likeness keys revoke` revokes them.
 - The issuer's keys are fetched with the first token, kept for five minutes, and fetched again for a token that names

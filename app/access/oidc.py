@@ -27,6 +27,8 @@ KEY_SET_SECONDS = 300
 RETRY_SECONDS = 2.0
 AWAY = "the issuer of tokens cannot be reached; try again shortly, or send a key"
 MAX_NAME_CHARACTERS = 100
+LAST_SECOND = 253_402_300_799
+"""The end of the year 9999, in seconds since 1970."""
 ALL_COLLECTIONS = "*"
 
 log = logging.getLogger("likeness.access")
@@ -88,6 +90,9 @@ class TokenVerifier:
         except self._jwt.PyJWTError as error:
             log.info("access.token_refused reason=%s", error)
             return None
+        if not claims["sub"]:
+            log.info("access.token_refused reason=%s", "the claim sub is empty")
+            return None
         return self._make_caller(claims)
 
     def _open_keys(self) -> "PyJWKClient":
@@ -114,14 +119,14 @@ class TokenVerifier:
                 f"the token's claim {self.settings.oidc_roles_claim} has none of "
                 f"{', '.join(sorted(self.settings.oidc_roles))}"
             )
-        subject = str(claims["sub"])
-        name = claims.get("preferred_username")
+        key_id = make_token_id(str(claims["sub"]))
+        names = (claims.get("preferred_username"), claims["sub"], key_id)
         return Caller(
-            key_id=make_token_id(subject),
+            key_id=key_id,
             role=max(roles, key=lambda role: RANK[role]),
-            name=(name if isinstance(name, str) else subject)[:MAX_NAME_CHARACTERS],
+            name=next(name for name in names if isinstance(name, str) and name.isprintable())[:MAX_NAME_CHARACTERS],
             collections=self._find_collections(claims),
-            valid_until=float(claims["exp"]) + LEEWAY_SECONDS,
+            valid_until=float(min(claims["exp"], LAST_SECOND)) + LEEWAY_SECONDS,
         )
 
     def _find_collections(self, claims: Mapping[str, Any]) -> tuple[str, ...]:
@@ -138,9 +143,14 @@ class TokenVerifier:
 
 
 def make_token_id(subject: str) -> str:
-    """Return what stands for the id of a key: the subject of the token, or its hash if that is long."""
+    """Return what stands for the id of a key: the subject of the token, or its hash if that is long or not printable.
+
+    A NUL or half of a surrogate pair cannot be stored, and a line break would forge lines of the log.
+    """
     room = 64 - len(TOKEN_PREFIX)
-    return TOKEN_PREFIX + (subject if len(subject) <= room else hashlib.sha256(subject.encode()).hexdigest()[:room])
+    if len(subject) <= room and subject.isprintable():
+        return TOKEN_PREFIX + subject
+    return TOKEN_PREFIX + hashlib.sha256(subject.encode("utf-8", "surrogatepass")).hexdigest()[:room]
 
 
 def _find_claim(claims: Mapping[str, Any], path: str) -> Any:

@@ -11,6 +11,10 @@ from app.cli.home import require_database
 from app.cli.recognisers.cnn_training import train_cnn
 from app.cli.recognisers.pinned_files import moved
 from app.config import Settings
+from app.db.session import close_database, open_database, writing
+from app.startup import exit_with_reason
+from app.storage.audit_log.chain import AuditChain
+from app.storage.audit_log.drafts import EntryDraft
 from app.storage.model_signatures import iterate_model_folders, open_model_signer, sign_models
 
 app = typer.Typer(help="Models that were trained.", no_args_is_help=True)
@@ -40,6 +44,11 @@ def sign() -> None:
     settings = Settings.from_env(os.environ)
     require_database(settings)
     models = settings.model_folder
+    with exit_with_reason(settings):
+        database = open_database(settings.database)
+        with writing(database) as session:
+            AuditChain(settings.home).append(session, [EntryDraft.make("model.sign")])
+        close_database(database)
     count = sign_models(iterate_model_folders(models), open_model_signer(settings.home, models))
     console.print(f"signed {count} models")
 

@@ -44,6 +44,8 @@ ALL_ROWS = {"all_rows": True}
 MAX_CACHED_OPTIONS = 256
 EVALUATE = "evaluate"
 """The kind of the jobs of evaluations."""
+EXTERNAL_MODELS = "external-"
+"""How the ids of the models of imported vectors begin. Trained models begin otherwise, and others are built in."""
 UNRESTRICTED: dict[type[Base], str] = {
     Task: "a criterion belongs to the whole installation",
     Embedding: "read only by the key of a face",
@@ -196,7 +198,8 @@ def _is_key_of_collections(row: Any, names: JsonNames) -> ColumnElement[bool]:
 def _is_model_of_collections(row: Any, names: JsonNames) -> ColumnElement[bool]:
     """A model belongs to the collections that it has learned from and to those whose deployments name it.
 
-    One that has learned from none, such as a built-in one, can be read by all.
+    One that has learned from none, such as a built-in one, can be read by all. One of imported vectors says what makes
+    them, and belongs to the collections that hold such vectors.
     """
     deployments, trainings = _alias(Deployment), _alias(Training)
     deployed = (
@@ -206,8 +209,17 @@ def _is_model_of_collections(row: Any, names: JsonNames) -> ColumnElement[bool]:
         for pointer in POINTERS
     )
     trained = select(trainings.c.id).where(_is_training_of_collections(trainings.c, names))
-    untrained = and_(row.training_id.is_(None), ~names.has_other_key(row.manifest, ("facts", "changes")))
-    return or_(untrained, row.training_id.in_(trained), *(row.id.in_(named) for named in deployed))
+    is_shared = and_(
+        row.training_id.is_(None),
+        ~names.has_other_key(row.manifest, ("facts", "changes")),
+        ~row.id.startswith(EXTERNAL_MODELS),
+    )
+    collections = _alias(Collection)
+    imported = select(collections.c.external_model).where(
+        collections.c.external_model.is_not(None), collections.c.id.in_(names.collections)
+    )
+    named = (row.id.in_(models) for models in (imported, *deployed))
+    return or_(is_shared, row.training_id.in_(trained), *named)
 
 
 RULES: dict[type[Base], Callable[[Any, JsonNames], ColumnElement[bool]]] = {

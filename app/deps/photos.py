@@ -99,7 +99,7 @@ async def _read_form(request: Request, shape: type[PhotoBody], share: HeldShare)
         parts = [part for part in form.getlist(FILE_PART) if isinstance(part, UploadFile)]
         share.add(sum(part.size or 0 for part in parts))
         files = [await part.read() for part in parts]
-        fields = {name: form[name] for name in shape.model_fields if form.get(name)}
+        fields = {name: form[name] for name in form if name != FILE_PART and form[name]}
     return _parse_form(shape, files, fields)
 
 
@@ -137,6 +137,7 @@ def describe_bodies(shape: type[BaseModel], **form: Any) -> dict[str, Any]:
         "type": "object",
         "properties": {FILE_PART: several if photo == "images" else BINARY} | fields,
         "required": [FILE_PART],
+        "additionalProperties": False,
     }
     content = {"multipart/form-data": {"schema": parts, "example": form}, "application/json": {"schema": json}}
     return {"requestBody": {"required": True, "content": content}}

@@ -10,7 +10,7 @@ from app.db.lookups import get_collection
 from app.db.session import reading
 from app.db.tables import POINTERS, Deployment, now
 from app.db.written_changes import find_written_change
-from app.errors import Busy, NotFound
+from app.errors import Busy, Invalid, NotFound
 from app.resources import Resources
 from app.serving.batching import Slots
 from app.serving.deployments import RecentlyRequested, Registry, ServedDeployment, ServedModel
@@ -74,7 +74,15 @@ class Engine:
         yield self._leave_out_refused(serving)
 
     def _wait_for_change(self, key: tuple[str, str], model: str | None, change: int) -> ServedModel:
-        """Wait until what is served contains the change. Raises Busy, or NotFound if it was deleted meanwhile."""
+        """Wait until what is served contains the change.
+
+        Raises Busy, Invalid at once if nobody has made it, since the request has a slot, or NotFound if the
+        collection was deleted meanwhile.
+        """
+        with reading(self.resources.database) as session:
+            newest = get_collection(session, key[0]).change
+        if change > newest:
+            raise Invalid(f"change {change} of collection {key[0]!r} has not been made: its last one is {newest}")
         self.resources.notifier.notify("changes")
 
         def contains_change() -> bool:

@@ -19,7 +19,7 @@ from app.snapshots.contents import find_models, list_model_folders, list_selecti
 from app.snapshots.erasure import is_being_rewritten
 from app.snapshots.files import BLOBS
 from app.snapshots.manifest import SnapshotManifest
-from app.snapshots.reader import OpenedSnapshot, open_snapshot
+from app.snapshots.reader import OpenedSnapshot, open_snapshot, refuse_unfit_rows
 from app.snapshots.reservations import RESERVATION, is_untouched
 from app.snapshots.restore import Restored, restore_files, select_collection_files
 from app.snapshots.rows import (
@@ -81,7 +81,9 @@ def restore_collection(
             files = restore_files(home, _select_files(opened, collection, models, report), {collection: name})
             with writing(database) as session:
                 _release(session, name, reserved_at)
-                restored = Restored(_insert_collection(session, opened, collection, name, report, options), files)
+                with refuse_unfit_rows(folder):
+                    faces = _insert_collection(session, opened, collection, name, report, options)
+                restored = Restored(faces, files)
                 _keep_refusals(session, collection, name)
                 check_unchanged(opened)
                 options.finish(session, restored)

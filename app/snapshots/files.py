@@ -13,6 +13,8 @@ from ml.files import hash_bytes, sync_path
 
 BLOBS, MODELS, RECOGNISERS = "blobs", "models", "recognisers"
 MAX_NAMED_FILES = 5
+PATH_PARTS = {BLOBS: 3, MODELS: 3, RECOGNISERS: 2}
+"""Kind of a file -> the least number of parts of its path."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,14 @@ class SnapshotFile:
     path: str
     bytes: int
     sha256: str
+
+
+def check_path(path: str) -> None:
+    """Raises Invalid if a file with this path would lie outside of its folder in the home."""
+    kind, *rest = path.split("/")
+    inner = rest[1:] if kind == BLOBS else rest  # a collection may be called "." or "..": its folder has a prefix
+    if len(rest) + 1 < PATH_PARTS.get(kind, len(path)) or {"", ".", ".."} & {*inner} or "\0" in path or not rest[0]:
+        raise Invalid(f"the snapshot holds a file that does not belong there: {path!r}")
 
 
 def list_blobs(blobs: Blobs, collection: str, images: set[str]) -> list[str]:

@@ -1,25 +1,27 @@
 """Open a snapshot to restore it: check it, and bring its rows to the schema of this version."""
 
 import shutil
+import sqlite3
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy import Engine, create_engine, select
-from sqlalchemy.exc import DatabaseError
+from sqlalchemy.exc import DatabaseError, OperationalError, StatementError
 from sqlalchemy.orm import Session
 
 from app.db.migrate import upgrade_database
 from app.db.schema import list_known_revisions
 from app.errors import Invalid
-from app.snapshots.files import SnapshotFile, read_files
+from app.snapshots.files import SnapshotFile, check_path, read_files
 from app.snapshots.manifest import FILES, ROWS, SnapshotManifest
 from app.snapshots.rows import SNAPSHOT_FILES, Report
 from ml.files import hash_file
 
 FILES_PER_REPORT = 500
+FILE_NAMES = (("collections", "id"), ("faces", "image_id"), ("models", "id"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,9 +33,12 @@ class OpenedSnapshot:
     rows: Engine
 
     def list_files(self) -> dict[str, SnapshotFile]:
-        """Return path -> file of the snapshot's tar."""
+        """Return path -> file of the snapshot's tar. Raises Invalid if one would be written elsewhere."""
         with Session(self.rows) as session:
-            return {row.path: SnapshotFile(*row) for row in session.execute(select(SNAPSHOT_FILES))}
+            files = {row.path: SnapshotFile(*row) for row in session.execute(select(SNAPSHOT_FILES))}
+        for path in files:
+            check_path(path)
+        return files
 
     def read_files(self, report: Report) -> Iterator[tuple[str, bytes]]:
         """Yield the path and bytes of every file. Raises Invalid if one is missing or has changed."""
@@ -83,6 +88,29 @@ def copy_rows(folder: Path, manifest: SnapshotManifest, path: Path) -> None:
         upgrade_database(f"sqlite:///{path}")
     except DatabaseError as error:
         raise Invalid(f"the rows of {folder} cannot be brought to this version: {error.orig}") from error
+    _check_names(folder, path)
+
+
+def _check_names(folder: Path, path: Path) -> None:
+    """Raises Invalid if a name of which rows make the path of a file is not of the form that the service makes."""
+    with closing(sqlite3.connect(path)) as rows:
+        for table, column in FILE_NAMES:
+            bad = f"{column} glob '*[^A-Za-z0-9_.-]*'"
+            forged = rows.execute(f"select {column} from {table} where {bad} limit 1").fetchone()
+            if forged:
+                raise Invalid(f"{folder} was altered: {forged[0]!r} cannot be the {column} of a row of {table}")
+
+
+@contextmanager
+def refuse_unfit_rows(folder: Path) -> Iterator[None]:
+    """Raises Invalid in place of what the database, or a column's type, says of rows that it cannot store."""
+    try:
+        yield
+    except OperationalError:
+        raise  # the database is away or full
+    except (StatementError, ValueError) as error:
+        reason = error.orig if isinstance(error, StatementError) else error
+        raise Invalid(f"{folder} has rows that cannot be stored: {reason}") from error
 
 
 def check_snapshot(folder: Path, report: Report) -> SnapshotManifest:

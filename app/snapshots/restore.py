@@ -13,7 +13,7 @@ from app.db.tables import Collection, Job, now
 from app.errors import Conflict, Invalid
 from app.snapshots.contents import list_selections
 from app.snapshots.files import BLOBS, MODELS, RECOGNISERS
-from app.snapshots.reader import OpenedSnapshot, open_snapshot
+from app.snapshots.reader import OpenedSnapshot, open_snapshot, refuse_unfit_rows
 from app.snapshots.rows import Report, insert_rows, list_copied_tables, raise_sequences, read_batches
 from app.storage.atomic_write import atomic_write_all
 from app.storage.blob_store import Blobs
@@ -58,7 +58,8 @@ def restore_service(database: Engine, home: Path, folder: Path, report: Report) 
         with writing(database) as session:
             for table in reversed(list_copied_tables()):
                 session.execute(table.delete())
-            faces = _insert_all(session, opened, report)
+            with refuse_unfit_rows(folder):
+                faces = _insert_all(session, opened, report)
             unfinished = update(Job).where(Job.finished_at.is_(None)).values(
                 state="cancelled", finished_at=now(), lease_until=None, worker=None, problem=RESTORED_JOB
             )  # fmt: skip

@@ -237,6 +237,8 @@ class Blobs:
 
     def _absolute(self, collection: str, name: str) -> str:
         # a collection id may be "." or "..": the prefix keeps it inside the root
+        if "/" in collection or "/../" in f"/{name}/":
+            raise Invalid(f"{name!r} of {collection!r} does not belong there: it cannot be the name of a file")
         return f"{self.root}/{PREFIX}{collection}/{name}"
 
 

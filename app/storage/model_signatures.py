@@ -12,9 +12,12 @@ from filelock import FileLock
 from app.storage.home_upgrade import LOCK_FILE
 from app.storage.installation_key import read_installation_key
 from ml.errors import Corrupt
+from ml.files import atomic_write
 from ml.model import MANIFEST, SIGNATURE, Sign, read_manifest, sign_model
 
 PURPOSE = "model manifest"
+FIRST_START_FILE = "models-signed"
+"""Says, under the installation's key, that the first start is over: no model is signed by a start any more."""
 UNFINISHED_FILE = "models-being-signed"
 """Exists in the home while the first start signs the models, so that the next one goes on if it is killed."""
 
@@ -25,19 +28,36 @@ def open_model_signer(home: Path, models: Path) -> Sign:
     """Return what signs manifests. The first start of this version signs the models that exist.
 
     That is where no model has a signature: those that were signed with a key that is lost are not signed anew, see
-    `sign_models`. Raises OSError.
+    `sign_models`. It leaves a file, without which somebody could have altered models signed by removing all signatures.
+    Raises OSError.
     """
     key = read_installation_key(home)
     sign: Sign = lambda manifest: key.hash_bytes(PURPOSE, manifest).hex()  # noqa: E731
-    unfinished = home / UNFINISHED_FILE
-    if unfinished.exists() or _are_unsigned(models):
+    first_start = home / FIRST_START_FILE
+    mark = sign(FIRST_START_FILE.encode())
+    if not _has_text(first_start, mark):
         with FileLock(home / LOCK_FILE):
-            if unfinished.exists() or _are_unsigned(models):
-                unfinished.touch()
-                count = sign_models(iterate_model_folders(models), sign)
-                unfinished.unlink()
-                log.warning("models.signed count=%d reason=they were made by an earlier version", count)
+            if not _has_text(first_start, mark):
+                _sign_unsigned(home / UNFINISHED_FILE, models, sign)
+                with atomic_write(first_start) as file:
+                    file.write(mark.encode())
     return sign
+
+
+def _has_text(path: Path, text: str) -> bool:
+    try:
+        return path.read_text() == text
+    except (FileNotFoundError, UnicodeDecodeError):
+        return False
+
+
+def _sign_unsigned(unfinished: Path, models: Path, sign: Sign) -> None:
+    """Sign the models if none has a signature, or if an earlier start was killed while it signed them."""
+    if unfinished.exists() or _are_unsigned(models):
+        unfinished.touch()
+        count = sign_models(iterate_model_folders(models), sign)
+        unfinished.unlink()
+        log.warning("models.signed count=%d reason=they were made by an earlier version", count)
 
 
 def _are_unsigned(models: Path) -> bool:

@@ -97,7 +97,9 @@ class TrainingPolicyOut(BaseModel):
     max_trainings: int | None
     max_seconds: float | None
     publish: Publication
-    training: dict[str, Any]
+    training: dict[str, Any] | None = Field(
+        description="how to train; null if it names collections or models that the key may not see"
+    )
     state: State = Field(description="due, or what keeps a training from starting")
     detail: str = Field(description="the same, for people")
     next_at: float | None = Field(description="when the next training is due, if time alone decides")

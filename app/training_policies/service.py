@@ -5,9 +5,9 @@ from sqlalchemy.orm import Session
 
 from app.config import Settings
 from app.db.lookups import get_collection, get_model
-from app.db.tables import Job, Task, Training, TrainingPolicy, now
+from app.db.tables import Collection, Job, ModelRecord, Task, Training, TrainingPolicy, now
 from app.deps.deployment_path import DeploymentPath, VersionedPath
-from app.errors import Invalid, NotFound, Stale
+from app.errors import Forbidden, Invalid, NotFound, Stale
 from app.learning import training_policy
 from app.learning.plan_resolution import make_plan
 from app.learning.policy_publication import is_better
@@ -40,6 +40,8 @@ def change_policy(
         setattr(policy, name, getattr(body, name))
     if "training" in body.model_fields_set:
         policy.request = body.training.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    elif not _is_seen(session, policy):
+        raise Forbidden("the policy trains on what this key may not see: state `training` anew, or use another key")
     _check_policy(session, settings, policy)
     if before != (policy.trigger, policy.hours, policy.at):
         policy.since = now()
@@ -88,10 +90,21 @@ def _check_policy(session: Session, settings: Settings, policy: TrainingPolicy) 
         make_plan(session, settings, training_policy.make_request(policy))
 
 
+def _is_seen(session: Session, policy: TrainingPolicy) -> bool:
+    """Whether every collection and model that the training names exists for this session."""
+    fields = training_policy.read_fields(policy)
+    collections = {source.collection for source in fields.sources} - {None}
+    models = {fields.start_from} - {None, SERVING}
+    return all(session.get(Collection, name) for name in collections) and all(
+        session.get(ModelRecord, name) for name in models
+    )
+
+
 def _describe(session: Session, policy: TrainingPolicy, response: Response) -> TrainingPolicyOut:
     key = (policy.collection_id, policy.task)
     status = training_policy.judge_policy(session, policy, now(), lambda: training_policy.count_labels(session, *key))
     response.headers["ETag"] = f'"{policy.version}"'
+    is_seen = _is_seen(session, policy)
     return TrainingPolicyOut(
         collection=policy.collection_id,
         task=policy.task,
@@ -103,9 +116,9 @@ def _describe(session: Session, policy: TrainingPolicy, response: Response) -> T
         max_trainings=policy.max_trainings,
         max_seconds=policy.max_seconds,
         publish=policy.publish,
-        training=policy.request,
+        training=policy.request if is_seen else None,
         state=status.state,
-        detail=status.detail,
+        detail=status.detail if is_seen or status.state != "refused" else "the training cannot be planned",
         next_at=status.next_at,
         last=_describe_last(session, policy),
     )

@@ -436,6 +436,8 @@ def test_a_manifest_with_an_invalid_line_is_refused_with_the_line_number(lines: 
         (b'{"file": "a", "x": ' + b"9" * 5_000 + b"}", "digits"),
         (b'{"file": "\\ud800"}', "unicode"),
         (b"[]", "not a JSON object"),
+        (b'{"file": "a", "subject": "ada", "consent": false}', "consent belongs to a subject"),
+        (b'{"file": "a", "retain_until": "2030-01-01T00:00:00Z"}', "retain_until belongs to a subject"),
         (b"\x00", "Expecting value"),
     ],
 )

@@ -135,6 +135,16 @@ def test_what_is_lost_is_counted_in_the_chain_and_named_by_a_verification(
     assert faults == [f"entry {n} says that entries were lost: entries:{n - 1}" for n in (2, 3)]
 
 
+@pytest.mark.parametrize("text", ["nul\0", "half \ud800"])
+def test_an_entry_that_no_database_stores_holds_up_no_other(
+    resources: Resources, writer: AuditWriter, text: str
+) -> None:
+    append(writer.spool, "a", text, "b")
+    writer.write_pending()
+    assert read_resources(resources) == ["a", "b", "entries:1"]
+    assert list_files(resources) == []
+
+
 def test_several_processes_write_one_chain(resources: Resources) -> None:
     def write(process: int) -> None:
         spool = AuditSpool(resources.audit)

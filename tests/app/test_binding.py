@@ -295,6 +295,34 @@ def test_a_training_policy_names_nothing_of_others(world: World) -> None:
         refused = world.send("PATCH", path, "admin", MINE, json={"training": fields})
         assert (refused.status_code, refused.json()["code"]) == (404, "ResourceNotFound")
     assert world.send("GET", path, "operator", MINE).json()["training"] == {}
+    mixed = {"sources": [{"collection": MINE, "from": "subjects"}, {"collection": OTHER, "from": "subjects"}]}
+    world.send("PATCH", path, "admin", json={"training": mixed}).raise_for_status()
+    for role in ("operator", "admin"):
+        shown = world.send("GET", path, role, MINE)
+        assert shown.json()["training"] is None
+        assert OTHER not in shown.text
+    refused = world.send("PATCH", path, "admin", MINE, json={"hours": 48})
+    assert refused.status_code == 403
+    assert OTHER not in refused.text
+    assert world.send("GET", path, "operator").json()["training"] == mixed
+    assert world.send("PATCH", path, "admin", MINE, json={"training": {}}).json()["training"] == {}
+
+
+def test_a_model_of_imported_vectors_belongs_to_the_collections_that_hold_them(world: World) -> None:
+    """It says what made the vectors of others. Another collection of the same vectors may use it."""
+    clinic, descriptor = "clinic", {"external": {"name": "clinic-recogniser", "dim": 7, "metric": "l2"}}
+    made = world.send("PUT", f"/v1/collections/{clinic}", "admin", json={"descriptor": descriptor})
+    made.raise_for_status()
+    deployment = world.send("GET", f"/v1/collections/{clinic}/deployments/identity", "reader")
+    model = deployment.json()["champion"]
+    assert "clinic" not in world.send("GET", "/v1/models", "reader", MINE).text
+    assert world.send("GET", f"/v1/models/{model}", "reader", MINE).status_code == 404
+    assert world.send("GET", f"/v1/models/{model}", "reader").status_code == 200
+    own = "clinic-desk"
+    world.make_keys(own)
+    world.send("PUT", f"/v1/collections/{own}", "operator", own, json={"descriptor": descriptor}).raise_for_status()
+    assert world.send("GET", f"/v1/models/{model}", "reader", own).status_code == 200
+    assert world.send("GET", f"/v1/collections/{own}", "reader", own).json()["descriptor"] == descriptor
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,12 @@ from typer.testing import CliRunner
 from app.cli.main import app as cli
 from app.config import Settings
 from app.db.session import reading, writing
-from app.db.tables import Embedding
+from app.db.tables import AuditEntry, Embedding
 from app.resources import Resources, open_resources
 from app.storage import model_cache
 from app.storage.installation_key import KEY_FILE
 from app.storage.model_cache import LBP_MODEL, ensure_lbp_model
-from app.storage.model_signatures import UNFINISHED_FILE
+from app.storage.model_signatures import FIRST_START_FILE, UNFINISHED_FILE
 from ml.errors import Corrupt
 from ml.files import hash_file
 from ml.model import MANIFEST, SIGNATURE
@@ -169,8 +169,8 @@ def test_models_of_an_earlier_version_are_signed_at_the_first_start_and_only_the
     for model in (CHAMPION, PREVIOUS):
         resources.models.save(model)
     folder = resources.models.folder
-    for path in folder.glob(f"*/{SIGNATURE}"):
-        path.unlink()
+    remove_signatures(resources)
+    (settings.home / FIRST_START_FILE).unlink()
     truncate_weights(resources, PREVIOUS.id)
     assert reopen(settings, CHAMPION.id) is None
     assert not (folder / PREVIOUS.id / SIGNATURE).exists()
@@ -179,13 +179,32 @@ def test_models_of_an_earlier_version_are_signed_at_the_first_start_and_only_the
 
 
 @on_sqlite
+def test_altered_models_are_not_signed_at_a_start_because_nothing_is_signed(
+    resources: Resources, settings: Settings
+) -> None:
+    """Who can alter models can remove all signatures too: the next start took them for those of an earlier version."""
+    resources.models.save(CHAMPION)
+    rehash(resources.models.folder / CHAMPION.id)
+    remove_signatures(resources)
+    assert "is not signed" in str(reopen(settings, CHAMPION.id))
+    (settings.home / UNFINISHED_FILE).touch()
+    assert "is not signed" in str(reopen(settings, CHAMPION.id))
+    assert reopen(settings, LBP_MODEL) is not None
+
+
+def remove_signatures(resources: Resources) -> None:
+    for path in resources.models.folder.glob(f"*/{SIGNATURE}"):
+        path.unlink()
+
+
+@on_sqlite
 def test_an_interrupted_first_start_is_finished_by_the_next(
     resources: Resources, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for model in (CHAMPION, PREVIOUS):
         resources.models.save(model)
-    for path in resources.models.folder.glob(f"*/{SIGNATURE}"):
-        path.unlink()
+    remove_signatures(resources)
+    (settings.home / FIRST_START_FILE).unlink()
     with monkeypatch.context() as patch:
         patch.setattr(Path, "unlink", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
@@ -210,6 +229,8 @@ def test_models_signed_with_a_lost_key_are_signed_anew_by_the_command_alone(
     assert result.exit_code == 0, result.output
     assert "signed 2 models" in result.output
     assert reopen(settings, CHAMPION.id) is None
+    with reading(resources.database) as session:
+        assert session.scalars(select(AuditEntry.action)).all() == ["model.sign"]
 
 
 @on_sqlite

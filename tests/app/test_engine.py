@@ -16,7 +16,7 @@ from sqlalchemy import delete, event, select, text
 
 from app.db.session import reading, snapshot, writing
 from app.db.tables import Collection, Deployment, Embedding, Follower, Job, Subject
-from app.errors import Busy, NotFound
+from app.errors import Busy, Invalid, NotFound
 from app.queue import jobs
 from app.queue.messages import ImportEmbeddings
 from app.resources import Resources
@@ -24,7 +24,7 @@ from app.search.enrolled_faces import read_templates
 from app.serving import gallery_calibration, index_builder
 from app.serving.batching import MAX_WAITING_REQUESTS, Slots
 from app.serving.deployments import SearchEffort
-from app.serving.engine import Engine, open_engine
+from app.serving.engine import MAX_CHANGE_WAIT_SECONDS, Engine, open_engine
 from app.serving.index_builder import IndexKey
 from app.serving.index_loader import IndexLoader
 from app.serving.index_snapshots import SnapshotStore
@@ -112,6 +112,23 @@ def test_a_template_from_a_session_older_than_the_index_is_not_kept(gallery: Gal
     with reading(gallery.resources.database) as session, engine.use("staff") as serving:
         assert read_templates(session, serving, [2 * subject], None)[2 * subject].count == 4
         assert serving.loaded_index.person_templates.keys() == {2 * subject}
+
+
+def test_it_waits_only_for_changes_that_were_made(gallery: GalleryWriter, engine: Engine) -> None:
+    """A request that waits has a slot: whoever asks for a change that never comes keeps others out."""
+    until(lambda: served_change(engine) == 1)
+    with engine.use("staff") as serving:
+        index = serving.loaded_index
+    started = time.monotonic()
+    with pytest.raises(Invalid, match="has not been made"), engine.use("staff", change=2):
+        pass
+    assert time.monotonic() - started < MAX_CHANGE_WAIT_SECONDS / 2
+    with index.update_lock:  # which keeps the process from following
+        gallery.remove(gallery.pks[:1])
+        with pytest.raises(Busy, match="has not reached"), engine.use("staff", change=2):
+            pass
+    with engine.use("staff", change=2) as serving:
+        assert serving.change == 2
 
 
 def test_it_reports_which_change_it_serves_and_signs_off(gallery: GalleryWriter) -> None:

@@ -207,6 +207,8 @@ def test_invalid_form_fields_are_refused(staff: httpx.Client) -> None:
         {"metadata": '{"a": "\\ud800"}'},
         {"metadata": json.dumps({"a": "x" * 70_000})},
         {"external_image_id": "x" * 1025},
+        {"consent": "false"},  # in JSON it was refused, in a form ignored
+        {"subjekt": "ada"},
     ]:
         assert enrol(staff, picture(), **fields).status_code == 422, fields
     assert staff.get(BASE).json()["face_count"] == 0

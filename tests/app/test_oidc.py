@@ -19,7 +19,7 @@ from jwt.algorithms import RSAAlgorithm
 from pydantic import ValidationError
 from sqlalchemy import select
 
-from app.access.oidc import TokenVerifier
+from app.access.oidc import TokenVerifier, make_token_id
 from app.config import Settings
 from app.db.session import reading
 from app.db.tables import AuditEntry
@@ -141,6 +141,7 @@ def test_a_role_may_stand_within_another_claim(issuer: Issuer, tmp_path: Path) -
         {"exp": 1000.0},
         {"exp": None},
         {"sub": None},
+        {"sub": ""},
         {"aud": "another-service"},
         {"aud": None},
         {"iss": "http://127.0.0.1:9/other"},
@@ -216,6 +217,22 @@ def test_what_a_token_does_is_audited_under_its_subject(world: World, issuer: Is
                 return
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize("subject", ["nul\0", "half \ud800", "two\nlines"])
+def test_a_subject_that_cannot_be_stored_or_printed_is_hashed(world: World, issuer: Issuer, subject: str) -> None:
+    """A NUL in an entry of the audit log was refused by PostgreSQL, and no entry after it was ever written."""
+    token = issuer.sign("likeness-admin", sub=subject, preferred_username=subject, exp=10**400)
+    made = send(world.free, token, "POST", "/v1/keys", json={"role": "reader"})
+    assert made.status_code == 201, made.text
+    deadline = time.monotonic() + 60
+    while True:
+        with reading(world.resources.database) as session:
+            if make_token_id(subject) in session.scalars(select(AuditEntry.key_id)).all():
+                break
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert make_token_id(subject).isprintable()
 
 
 def test_a_stream_of_events_ends_with_its_token(world: World, issuer: Issuer) -> None:

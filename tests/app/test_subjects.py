@@ -236,3 +236,17 @@ def test_a_reader_cannot_change_subjects(service: Service, staff: httpx.Client) 
         assert reader.get(f"{BASE}/subjects/ada").status_code == 200
         for method, path in (("PUT", "ada"), ("PATCH", "ada"), ("DELETE", "ada"), ("POST", "ada:merge")):
             assert reader.request(method, f"{BASE}/subjects/{path}", json={}).status_code == 403
+
+
+def test_names_that_are_not_utf8_are_refused(staff: httpx.Client) -> None:
+    """Latin-1 as in `Zo%EB` and `Zo%E9`: read with a replacement, two people were one, whom each could erase."""
+    staff.put(f"{BASE}/subjects/Zo%EF%BF%BD").raise_for_status()
+    for refused in (
+        staff.put(f"{BASE}/subjects/Zo%EB", json={"consent": False}),
+        staff.delete(f"{BASE}/subjects/Zo%E9"),
+        staff.get(f"{BASE}/faces?subject=Zo%E9"),
+    ):
+        assert refused.status_code == 422, refused.text
+        assert "not UTF-8" in refused.json()["detail"]
+    assert staff.get(f"{BASE}/subjects/Zo%EF%BF%BD").status_code == 200
+    assert staff.put(f"{BASE}/subjects/Zo%C3%AB").status_code == 201

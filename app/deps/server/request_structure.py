@@ -1,10 +1,11 @@
-"""Refuse requests with too many parameters, and JSON bodies that are too deep or have too many keys or values.
+"""Refuse requests with too many parameters, or names that are not UTF-8, and JSON bodies that are too deep or large.
 
 This happens before the framework parses them: it makes an error of each part that it does not know.
 """
 
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
@@ -40,6 +41,8 @@ class RequestStructureMiddleware:
             return
         try:
             _check_query(scope)
+            _check_encoding("path", scope.get("raw_path") or b"")
+            _check_encoding("query", scope["query_string"])
             if _takes_json(scope, requirements):
                 receive = await self._check_body(receive, requirements)
         except Invalid as error:
@@ -68,6 +71,15 @@ def _check_query(scope: Scope) -> None:
     count = scope["query_string"].count(b"&") + 1
     if count > MAX_QUERY_PARAMETERS:
         raise Invalid(f"the query has {count:,} parameters; at most {MAX_QUERY_PARAMETERS} are allowed")
+
+
+def _check_encoding(part: str, encoded: bytes) -> None:
+    """Raises Invalid if a part of the address is not UTF-8: names that differ in such bytes would be read as one."""
+    if b"%" in encoded:
+        try:
+            unquote_to_bytes(encoded).decode()
+        except UnicodeDecodeError as error:
+            raise Invalid(f"the {part} is not UTF-8: byte {error.start} of it, decoded, begins no character") from error
 
 
 def _takes_json(scope: Scope, requirements: Mapping[str, Any]) -> bool:

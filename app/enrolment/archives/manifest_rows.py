@@ -14,6 +14,8 @@ MAX_MANIFEST_BYTES = 256 * 2**20
 MAX_ROW_CHARACTERS = 2**20
 MAX_COLUMNS = 1_000
 MAX_JSON_DEPTH = 64
+PERSONS_COLUMNS = ("consent", "retain_until")
+"""What a person agreed to. It is recorded for the subject: as metadata of a face it would have no effect."""
 KNOWN_COLUMNS = ("file", "subject", "external_id", "external_image_id", "role", "source", "metadata")
 
 
@@ -139,7 +141,10 @@ def _list_children(value: Any) -> list[Any]:
 
 
 def _fold_metadata(row: dict[str, Any]) -> dict[str, Any]:
-    """Move columns other than the known ones into the metadata."""
+    """Move columns other than the known ones into the metadata. Raises ValueError for those of a person."""
+    for name in PERSONS_COLUMNS:
+        if name in row:
+            raise ValueError(f"{name} belongs to a subject: record it with PUT .../subjects/SUBJECT before the import")
     stated = row.get("metadata", {})
     metadata = _parse_json(stated) if isinstance(stated, str) else stated
     if not isinstance(metadata, dict):

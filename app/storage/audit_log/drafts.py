@@ -43,8 +43,19 @@ class EntryDraft(NamedTuple):
 
     @classmethod
     def decode(cls, encoded: bytes) -> Self:
-        """Decode a line. Raises ValueError or TypeError if it is damaged."""
-        return cls(*json.loads(encoded))
+        """Decode a line. Raises ValueError or TypeError if it is damaged, or holds text that no database stores."""
+        draft = cls(*json.loads(encoded))
+        if any("\0" in text or not _is_unicode(text) for text in draft if isinstance(text, str)):
+            raise ValueError("a text has a NUL or half of a surrogate pair")
+        return draft
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class ResourceNames:

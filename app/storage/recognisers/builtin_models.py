@@ -5,6 +5,7 @@ from sqlalchemy.orm import Session
 
 from app.config import DLIB_RESNET, LBP
 from app.db.tables import ModelRecord
+from app.db.visibility import ALL_ROWS
 from app.storage.model_cache import ModelStore, make_lbp_model
 from app.storage.recognisers.catalogue import Recogniser
 from ml import registry
@@ -49,8 +50,11 @@ def ensure_model(session: Session, models: ModelStore, recogniser: Recogniser) -
 
 
 def keep_model(session: Session, models: ModelStore, model: Model) -> str:
-    """Keep a built-in model unless it is kept already and whole, take it out of the archive, and return its id."""
-    row = session.get(ModelRecord, model.id, with_for_update=True, populate_existing=True)
+    """Keep a built-in model unless it is kept already and whole, take it out of the archive, and return its id.
+
+    It may be kept for collections that the session does not see.
+    """
+    row = session.get(ModelRecord, model.id, with_for_update=True, populate_existing=True, execution_options=ALL_ROWS)
     if row is not None and models.find_damage(model.id) is None:
         row.archived_at = None
         return model.id

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from app.db.visibility import EXTERNAL_MODELS
 from ml import registry
 from ml.descriptors.external import External
 from ml.model import Model, Recipe
@@ -27,7 +28,7 @@ def make_external_model(descriptor: External) -> Model:
 
 def name_external_model(recipe: Recipe) -> str:
     """Return the id of the model whose embeddings are the vectors that this recipe reads."""
-    return f"external-{recipe.dim}-{recipe.keys[0][:8]}"
+    return f"{EXTERNAL_MODELS}{recipe.dim}-{recipe.keys[0][:8]}"
 
 
 def read_external(manifest: Mapping[str, Any]) -> External | None:
