@@ -25,7 +25,7 @@ from app.search.response import Query, build_answer
 from app.search.schemas import Correction, SearchOut, VerifyOut
 from app.search.shadow.shadowed_search import queue_comparison
 from app.serving.deployments import ServedModel
-from app.serving.faces.face_table import EnrolledFace
+from app.serving.faces.found_faces import EnrolledFace
 from ml.types import AlignedFace, Rows
 
 MAX_COMPARED_FACES = 1000
@@ -129,15 +129,21 @@ def verify_pair(context: SearchContext, photos: Sequence[bytes], params: VerifyP
         pks, others = _read_enrolled(session, served, params) if len(photos) == 1 else ([], rows[1:])
         distances = served.index.metric.distances(rows[:1], others)[0]
         nearest = int(np.argmin(distances))
-        [score] = score_faces(served.scores, distances[nearest : nearest + 1])
-        score["passes"] = threshold.accepts(score)
+        distance = float(distances[nearest])
+        [similarity], [probability], [fmr] = score_faces(served.scores, distances[nearest : nearest + 1])
+        passes = threshold.accepts(distance, similarity, None)
         face_id, corrected_by = None, list[Correction]()
         nearest_pks = np.array(pks[nearest : nearest + 1], np.int64)
         for face in enrolled_faces.read_faces(session, served.faces, nearest_pks).values():
             face_id, corrected_by = face.face_id, _list_corrections(served, rows[0], face)
-            score["passes"] = False if corrected_by else score["passes"]
+            passes = False if corrected_by else passes
         return VerifyOut(
-            **score,
+            distance=distance,
+            similarity=similarity,
+            probability=probability,
+            fmr_estimate=fmr,
+            person_distance=None,
+            passes=passes,
             bounding_boxes=[describe_box(face) for face in faces],
             face_id=face_id,
             corrected_by=corrected_by,

@@ -1,5 +1,6 @@
 """Columns of many faces and subjects: arrays, since a million objects would take ten times the memory."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -94,6 +95,11 @@ class SubjectColumns:
     def of(cls, pks: Sequence[int], names: Sequence[bytes], ends_of_use: Sequence[float]) -> Self:
         """Make the columns of subjects in the order of their pks."""
         return cls(np.array(pks, np.int64), TextColumn.of(names), np.array(ends_of_use, np.float64))
+
+    @cached_property
+    def first_end_of_use(self) -> float:
+        """The earliest of the ends of use, inf if there is none."""
+        return float(self.ends_of_use.min(initial=math.inf))
 
     def read(self, position: int) -> tuple[int | None, str | None, str | None]:
         """Return pk, id and external id of a subject; nothing for the position -1."""
