@@ -161,7 +161,11 @@ async def compare(args: argparse.Namespace) -> None:
             ]
             medians = {n: statistics.median(r[n] for r in rounds) for n in connections}
             ratio = statistics.median(r[LEAST] / r[OURS] for r in rounds)
-            print(f"{args.faces} faces, {answer['m']} cells probed; processor microseconds of a search: " + ", ".join(f"{n} {m:.0f}" for n, m in medians.items()) + f"; least / service {ratio:.2f}")
+            print(
+                f"{args.faces} faces, {answer['m']} cells probed; processor microseconds of a search: "
+                + ", ".join(f"{n} {m:.0f}" for n, m in medians.items())
+                + f"; least / service {ratio:.2f}"
+            )
 
 
 def main() -> None:

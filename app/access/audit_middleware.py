@@ -16,34 +16,13 @@ FAILED_STATUS = 500
 READER = "reader"
 
 
-class AuditMiddleware:
-    """Stands outside of AuthMiddleware, so that what a key may not do is recorded too. Requests without a valid key are
-    not recorded here: they are logged and counted."""
+class AuditRecorder:
+    """Keeps entries for requests, by what AuthMiddleware and the route have left in their state."""
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
-        self.app, self.settings = app, settings
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        scope.setdefault("state", {})[NOTE] = note = AuditNote()
-        is_recorded = False
-
-        async def send_after_entry(message: Message) -> None:
-            nonlocal is_recorded
-            if message["type"] == "http.response.start" and not is_recorded:
-                is_recorded = True
-                self._record(scope, note, message["status"])
-            await send(message)
-
-        try:
-            await self.app(scope, receive, send_after_entry)
-        finally:
-            if not is_recorded:  # it failed, or the client has gone
-                self._record(scope, note, FAILED_STATUS)
-
-    def _record(self, scope: Scope, note: AuditNote, status: int) -> None:
+    def record(self, scope: Scope, note: AuditNote, status: int) -> None:
         """Keep an entry for each collection that the request works on, or one without a collection."""
         state = scope["state"]
         requirements, caller = state.get("requirements", {}), state.get("caller")
@@ -59,6 +38,34 @@ class AuditMiddleware:
         for collection in collections:
             draft = EntryDraft(new_id(), now(), action, caller.key_id, address, collection, resource, status)
             state["audit_spool"].append(draft)
+
+
+class AuditMiddleware:
+    """Stands outside of AuthMiddleware, so that what a key may not do is recorded too. Requests without a valid key are
+    not recorded here: they are logged and counted."""
+
+    def __init__(self, app: ASGIApp, recorder: AuditRecorder) -> None:
+        self.app, self.recorder = app, recorder
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        scope.setdefault("state", {})[NOTE] = note = AuditNote()
+        is_recorded = False
+
+        async def send_after_entry(message: Message) -> None:
+            nonlocal is_recorded
+            if message["type"] == "http.response.start" and not is_recorded:
+                is_recorded = True
+                self.recorder.record(scope, note, message["status"])
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_after_entry)
+        finally:
+            if not is_recorded:  # it failed, or the client has gone
+                self.recorder.record(scope, note, FAILED_STATUS)
 
 
 def _find_collection(scope: Scope, requirements: dict[str, str], params: dict[str, Any]) -> str | None:

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 
 from app.deps import headers
 from app.deps.problems import Problem, Refusal, build_example
+from app.deps.server.immediate_answers import ImmediateAnswersMiddleware, ImmediateRoute, Steps
 from app.deps.server.security_headers import SecurityHeadersMiddleware
 from app.deps.server.unread_bodies import UnreadBodyMiddleware
 from app.document.about import API_DESCRIPTION, IDEMPOTENCY_KEY, SECURITY_SCHEMES, TAG_DESCRIPTIONS
@@ -23,7 +24,11 @@ SCHEMA_MODE: JsonSchemaMode = "serialization"
 
 
 class DocumentedApi(FastAPI):
-    """FastAPI with these routers and the complete OpenAPI document."""
+    """FastAPI with these routers and the complete OpenAPI document.
+
+    at_once: the route whose requests are answered before all layers where that is possible, see
+        `ImmediateAnswersMiddleware`
+    """
 
     def __init__(self, routers: Sequence[APIRouter], **options: Any) -> None:
         tags = [{"name": name, "description": description} for name, description in TAG_DESCRIPTIONS.items()]
@@ -42,10 +47,12 @@ class DocumentedApi(FastAPI):
         for router in routers:
             self.include_router(router)
         self.documented = [route for router in routers for route in router.routes]
+        self.at_once: tuple[ImmediateRoute, Steps] | None = None
 
     def build_middleware_stack(self) -> ASGIApp:
         """Put around everything, the handler of unexpected errors included, what holds for every answer."""
-        return SecurityHeadersMiddleware(UnreadBodyMiddleware(super().build_middleware_stack()))
+        layers = SecurityHeadersMiddleware(UnreadBodyMiddleware(super().build_middleware_stack()))
+        return layers if self.at_once is None else ImmediateAnswersMiddleware(layers, *self.at_once)
 
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:

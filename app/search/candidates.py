@@ -130,7 +130,9 @@ def _group_neighbours(
         _group_faces(criteria, rows, of_query.tolist(), distances.tolist(), people, params, excluded)
         for rows, of_query, distances in zip(queries[0], neighbours.ids, neighbours.distances, strict=True)
     ]
-    is_complete = all(_is_complete(neighbours, query, of_query.groups, params) for query, of_query in enumerate(grouped))
+    is_complete = all(
+        _is_complete(neighbours, query, of_query.groups, params) for query, of_query in enumerate(grouped)
+    )
     return Candidates(neighbours, faces, people, grouped, is_complete)
 
 

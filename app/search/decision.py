@@ -146,7 +146,9 @@ def score_faces(scores: Scores, distances: NDArray[np.float32]) -> PairScores:
     return PairScores((100 * probability).tolist(), probability.tolist(), fmr.tolist())
 
 
-def decide(threshold: AcceptanceThreshold, matches: Sequence[RankedMatch]) -> tuple[Decision | None, RankedMatch | None]:
+def decide(
+    threshold: AcceptanceThreshold, matches: Sequence[RankedMatch]
+) -> tuple[Decision | None, RankedMatch | None]:
     """Decide who a face is, from its nearest people, in any order. Returns the decision and, for a match, who it is.
 
     The nearest person with a name decides, even if a face without a name is nearer. A face without a name counts only

@@ -141,9 +141,7 @@ def _compute_person_distances(
     return dict(zip(people, distances.tolist(), strict=True))
 
 
-def _rank_people(
-    result: _Result, params: SearchParams, person_distances: Mapping[int, float]
-) -> list[RankedMatch]:
+def _rank_people(result: _Result, params: SearchParams, person_distances: Mapping[int, float]) -> list[RankedMatch]:
     """Return the nearest groups of a query, by person distance if it is known, then by distance."""
     found, threshold, scores, corrections = result.found, result.threshold, result.scores, result.corrections
     faces, constraints = result.candidates.faces, result.criteria.first.deployment.constraints
@@ -163,7 +161,13 @@ def _rank_people(
         is_named = not faces.owners[pk] % 2 or name_person(constraints, person) is not None
         ranked.append(
             RankedMatch(
-                person, columns, distance, scores.probability[nearest], person_distance, passes, is_named,
+                person,
+                columns,
+                distance,
+                scores.probability[nearest],
+                person_distance,
+                passes,
+                is_named,
                 pk in faces.distractors,
             )  # fmt: skip
         )

@@ -5,33 +5,45 @@ from functools import lru_cache
 from typing import Annotated, Any
 from urllib.parse import parse_qsl
 
+import orjson
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import ValidationError
+from starlette.background import BackgroundTask
+from starlette.types import Scope
 
 from app.db.immediate import DatabaseNeeded
 from app.deps import EngineDep
 from app.deps.audit import audit_as
+from app.deps.admission.work import Work
 from app.deps.roles import LARGE_JSON
-from app.deps.server.change_number import NAME, ChangeNumber
+from app.deps.server.change_number import ChangeNumber, read_change_number
+from app.deps.server.immediate_answers import ImmediateAnswer, ImmediateRoute
+from app.errors import AppError
 from app.search import service
 from app.search.context import SearchContext, open_context
-from app.search.params import QuerySearchParams, VectorIn
-from app.search.response import json_response
+from app.search.params import MAX_VECTOR_NUMBERS, MAX_VECTOR_VALUE, QuerySearchParams, VectorIn
+from app.search.response import describe_model, json_response, serialise
 from app.search.routes import BY_FACE, SEARCH_HEADERS, CollectionId
 from app.search.schemas import SearchOut
+from ml.errors import LikenessError
 
 MAX_CACHED_QUERIES, MAX_CACHED_QUERY_BYTES = 256, 512
 SHORT_PARAMETERS = {"limit", "fpir", "threshold", "fmr", "task", "group_by", "source"}
 JSON = "application/json"
+NUMBERS = {int, float}
+
+BY_VECTOR = BY_FACE | LARGE_JSON | audit_as("search.vector")
+PREFIX, SUFFIX = "/v1/collections/", "/search:by-embedding"
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
-class ImmediateRoute(APIRoute):
+class MemoryFirstRoute(APIRoute):
     """Answers a short search from memory before the framework looks at it, which would take as long again.
 
-    Everything else, wrong requests included, goes on to the route's function in a thread.
+    Most of them never come here: see `ImmediateAnswersMiddleware`. Everything else, wrong requests included, goes on to
+    the route's function in a thread.
     """
 
     def get_route_handler(self) -> Handler:
@@ -39,19 +51,27 @@ class ImmediateRoute(APIRoute):
         handle = super().get_route_handler()
 
         async def handle_immediately(request: Request) -> Response:
-            return await _search_immediately(request) or await handle(request)
+            if request.headers.get("content-type") != JSON:
+                return await handle(request)
+            collection = request.path_params["collection"]
+            answer = answer_from_memory(request.scope, collection, await request.body())
+            if answer is None:
+                return await handle(request)
+            response = Response(answer.body, media_type=JSON, background=answer.after and BackgroundTask(answer.after))
+            response.raw_headers[:0] = answer.headers
+            return response
 
         return handle_immediately
 
 
-router = APIRouter(prefix="/v1", tags=["search"], route_class=ImmediateRoute)
+router = APIRouter(prefix="/v1", tags=["search"], route_class=MemoryFirstRoute)
 
 
 @router.post(
     "/collections/{collection}/search:by-embedding",
     summary="Search with a vector",
     response_model=SearchOut,
-    openapi_extra=BY_FACE | LARGE_JSON | audit_as("search.vector"),
+    openapi_extra=BY_VECTOR,
     responses=SEARCH_HEADERS,
 )
 def search_by_vector(
@@ -70,20 +90,33 @@ def search_by_vector(
         return json_response(context, service.search_by_vector(context, collection, body.vector, params))
 
 
-async def _search_immediately(request: Request) -> Response | None:
+def answer_from_memory(scope: Scope, collection: str, body: bytes) -> ImmediateAnswer | None:
     """Answer a search from memory. Returns None for one that is long, wrong, or needs the database."""
-    scope = request.scope
-    query, headers = scope["query_string"], request.headers
+    query = scope["query_string"]
     params = _parse_short(query) if len(query) <= MAX_CACHED_QUERY_BYTES else None
-    if params is None or headers.get("content-type") != JSON or NAME in headers:
+    vector = None if params is None else _parse_vector(body)
+    if params is None or vector is None:
         return None
     try:
-        body = VectorIn.model_validate_json(await request.body())
-        context = SearchContext(request.state.engine, None)
-        answer = service.search_by_vector(context, request.path_params["collection"], body.vector, params)
-    except (DatabaseNeeded, ValidationError):
+        context = SearchContext(scope["state"]["engine"], None, read_change_number(scope))
+        found = service.search_by_vector(context, collection, vector, params)
+    except (DatabaseNeeded, AppError, LikenessError):
         return None
-    return json_response(context, answer)
+    headers = [(name.lower().encode(), value.encode()) for name, value in describe_model(found).items()]
+    return ImmediateAnswer(headers, serialise(found), context.finish if context.after_answer else None)
+
+
+def _parse_vector(body: bytes) -> list[float] | None:
+    """Return the numbers of a body that `VectorIn` would accept; None for most others."""
+    try:
+        parsed = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    vector = parsed.get("vector") if isinstance(parsed, dict) and len(parsed) == 1 else None
+    if not isinstance(vector, list) or not 0 < len(vector) <= MAX_VECTOR_NUMBERS:
+        return None
+    is_valid = set(map(type, vector)) <= NUMBERS and -MAX_VECTOR_VALUE <= min(vector) <= max(vector) <= MAX_VECTOR_VALUE
+    return vector if is_valid else None
 
 
 @lru_cache(MAX_CACHED_QUERIES)
@@ -97,3 +130,8 @@ def _parse_short(query: bytes) -> QuerySearchParams | None:
         return QuerySearchParams.model_validate(values)
     except ValidationError:
         return None
+
+
+IMMEDIATE_VECTOR_SEARCH = ImmediateRoute(
+    PREFIX, SUFFIX, f"{PREFIX}{{collection}}{SUFFIX}", BY_VECTOR, Work.SEARCH, JSON.encode(), answer_from_memory
+)
