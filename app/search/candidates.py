@@ -28,14 +28,9 @@ MIN_PEOPLE = 2
 """A decision needs the nearest person and the next one."""
 
 
-class Group(NamedTuple):
-    """The faces of one person, or a face without a name: their columns in the result of a query, nearest first.
-
-    person: the number of the person, see `LabelConstraints`
-    """
-
-    person: int
-    columns: list[int]
+Group = tuple[int, list[int]]
+"""A person, or a face without a name: the number of the person, see `LabelConstraints`, and the columns of the faces in
+the result of a query, nearest first."""
 
 
 class QueryCandidates(NamedTuple):
@@ -122,7 +117,7 @@ def _group_neighbours(
 ) -> Candidates:
     """Look up the faces that the index returned, apply the labels, and group the faces of each query."""
     pks = neighbours.ids[0] if len(neighbours.ids) == 1 else np.unique(neighbours.ids)
-    faces = read_faces(session, criteria.faces, pks[pks >= 0])
+    faces = read_faces(session, criteria.faces, pks if pks.min(initial=0) >= 0 else pks[pks >= 0])
     if excluded is not None:
         faces.discard(excluded)
     people = _find_people(criteria, faces)
@@ -170,19 +165,20 @@ def _group_faces(
     """Group the faces of one query, (dim,), by person, or leave each by itself, in the order of their nearest faces."""
     corrections = _find_corrections(criteria, query, pks, people, excluded)
     columns_of: dict[int, list[int]] = {}
+    is_corrected = corrections is not NO_CORRECTIONS
     for column, pk in enumerate(pks):
         person = people.get(pk)
-        if person is None or person in corrections.ruled_out or pk in corrections.separated:
+        if person is None or (is_corrected and (person in corrections.ruled_out or pk in corrections.separated)):
             continue
         if person in columns_of:
             columns_of[person].append(column)
         else:
             columns_of[person] = [column]
     if params.group_by == "subject":
-        groups = [Group(*of_person) for of_person in columns_of.items()]
+        groups = list(columns_of.items())
     else:
         faces = sorted((column, person) for person, columns in columns_of.items() for column in columns)
-        groups = [Group(person, [column]) for column, person in faces]
+        groups = [(person, [column]) for column, person in faces]
     return QueryCandidates(pks, distances, columns_of, groups, corrections)
 
 
@@ -191,5 +187,5 @@ def _is_complete(neighbours: Neighbours, query: int, groups: list[Group], params
     if not isinstance(neighbours, MixedNeighbours):
         return len(groups) >= max(params.limit, MIN_PEOPLE)
     bound = neighbours.bound[query]
-    last = groups[params.limit - 1].columns[0] if len(groups) >= params.limit else None
+    last = groups[params.limit - 1][1][0] if len(groups) >= params.limit else None
     return bool(np.isinf(bound) or (last is not None and neighbours.distances[query, last] < bound))

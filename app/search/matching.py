@@ -3,20 +3,21 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 from sqlalchemy.orm import Session
 
 from app.deps.shared_schemas import SubjectRef
-from app.search.candidates import Candidates, QueryCandidates, find_candidates
+from app.search.candidates import Candidates, Group, QueryCandidates, find_candidates
 from app.search.corrections import Corrections, describe_correction, name_person
 from app.search.criteria import Criteria, MixedNeighbours, check_tasks_enabled
 from app.search.decision import AcceptanceThreshold, FaceDecision, PairScores, RankedMatch, decide, score_faces
 from app.search.enrolled_faces import read_templates
 from app.search.params import SearchParams
-from app.search.schemas import Correction, Effect, Match, MatchedFace
+from app.search.schemas import Correction, Effect, Match
 from app.serving.deployments import ServedModel
-from app.serving.faces.found_faces import EnrolledFace, FoundFaces
+from app.serving.faces.found_faces import FoundFaces
 from ml.identification.label_constraints import LabelledPair
 from ml.identification.person_distance import SHORTLIST_PEOPLE, DecisionRule
 from ml.identification.searches import FACES_PER_SEARCH
@@ -48,23 +49,16 @@ class SearchHits:
     is_complete: bool
 
 
-@dataclass(frozen=True, eq=False)
-class _Result:
+class _Result(NamedTuple):
     """What the index returned for one query, with the meaning of its distances. query: its number"""
 
     criteria: Criteria
     candidates: Candidates
     query: int
+    found: QueryCandidates
+    corrections: Corrections
     scores: PairScores
     threshold: AcceptanceThreshold
-
-    @property
-    def found(self) -> QueryCandidates:
-        return self.candidates.queries[self.query]
-
-    @property
-    def corrections(self) -> Corrections:
-        return self.candidates.queries[self.query].corrections
 
 
 def find_matches(
@@ -85,7 +79,8 @@ def find_matches(
     neighbours = candidates.neighbours
     matches, nearest, decisions, corrections = [], [], list[FaceDecision](), []
     for query, distances in enumerate(neighbours.distances):
-        result = _Result(criteria, candidates, query, score_faces(criteria.scores, distances), threshold)
+        found, scores = candidates.queries[query], score_faces(criteria.scores, distances)
+        result = _Result(criteria, candidates, query, found, found.corrections, scores, threshold)
         person_distances = dict[int, float]()
         if not criteria.is_mix:
             row = queries[0][query : query + 1]
@@ -123,33 +118,40 @@ def _compute_person_distances(
     served: ServedModel, query: Rows, result: _Result, templates: Templates
 ) -> dict[int, float]:
     """Return the nearest people of a (1, dim) query: person -> person distance."""
-    found, rule = result.found, result.threshold.rule
+    found, faces = result.found, result.candidates.faces
     people = list(islice(found.columns_of, SHORTLIST_PEOPLE))
-    if not people:
-        return {}
-    nearest = np.array([found.distances[found.columns_of[person][0]] for person in people])
-    own = [(place, templates[person]) for place, person in enumerate(people) if person in templates]
-    template = nearest
+    nearest = [found.distances[found.columns_of[person][0]] for person in people]
+    template, own = nearest, [person for person in people if person in templates]
     if own:
-        places, of_people = zip(*own, strict=True)
-        template = nearest.copy()
-        template[list(places)] = template_distances(served.index.metric, np.repeat(query, len(own), 0), of_people)
-    faces = result.candidates.faces
+        rows, of_people = np.repeat(query, len(own), 0), [templates[person] for person in own]
+        known = dict(zip(own, template_distances(served.index.metric, rows, of_people).tolist(), strict=True))
+        template = [known.get(person, distance) for person, distance in zip(people, nearest, strict=True)]
     distractors = {result.candidates.people[pk] for pk in faces.distractors if pk in faces}
-    is_rival = np.array([not person % 2 or person in distractors for person in people])
-    distances = rule.person_distances(rule.base_distances(nearest, template), is_rival)
-    return dict(zip(people, distances.tolist(), strict=True))
+    are_rivals = [not person % 2 or person in distractors for person in people]
+    distances = result.threshold.rule.compute_person_distances(nearest, template, are_rivals)
+    return dict(zip(people, distances, strict=True))
 
 
 def _rank_people(result: _Result, params: SearchParams, person_distances: Mapping[int, float]) -> list[RankedMatch]:
     """Return the nearest groups of a query, by person distance if it is known, then by distance."""
+    found, limit = result.found, max(params.limit, FACES_PER_SEARCH)
+    if params.group_by == "face" or not person_distances:
+        return _rank_groups(result, found.groups[:limit], person_distances)
+    count = len(person_distances)  # the first groups are these people
+    groups = sorted(found.groups[:count], key=lambda group: person_distances[group[0]])
+    groups += found.groups[count : max(params.limit, count)]
+    ranked = _rank_groups(result, groups, person_distances)
+    if result.threshold.kind == "fpir" and any(match.is_named or match.is_distractor for match in ranked[:count]):
+        return ranked  # nobody farther away can pass, or has a part in the decision
+    return ranked + _rank_groups(result, found.groups[len(ranked) : limit], person_distances)
+
+
+def _rank_groups(result: _Result, groups: Sequence[Group], person_distances: Mapping[int, float]) -> list[RankedMatch]:
+    """Return these groups with what the decision needs to know of them."""
     found, threshold, scores, corrections = result.found, result.threshold, result.scores, result.corrections
     faces, constraints = result.candidates.faces, result.criteria.first.deployment.constraints
-    groups = found.groups
-    if params.group_by == "subject" and person_distances:
-        groups = sorted(groups, key=lambda group: person_distances.get(group.person, np.inf))
     ranked = []
-    for person, columns in groups[: max(params.limit, FACES_PER_SEARCH)]:
+    for person, columns in groups:
         nearest = columns[0]
         pk, distance, person_distance = found.pks[nearest], found.distances[nearest], person_distances.get(person)
         if person == corrections.confirmed:
@@ -159,48 +161,40 @@ def _rank_people(result: _Result, params: SearchParams, person_distances: Mappin
         else:
             passes = threshold.accepts(distance, scores.similarity[nearest], person_distance)
         is_named = not faces.owners[pk] % 2 or name_person(constraints, person) is not None
-        ranked.append(
-            RankedMatch(
-                person,
-                columns,
-                distance,
-                scores.probability[nearest],
-                person_distance,
-                passes,
-                is_named,
-                pk in faces.distractors,
-            )  # fmt: skip
-        )
+        is_distractor, probability = pk in faces.distractors, scores.probability[nearest]
+        match = person, columns, distance, probability, person_distance, passes, is_named, is_distractor
+        ranked.append(RankedMatch(*match))
     return ranked
 
 
-def _find_subject(criteria: Criteria, face: EnrolledFace, person: int) -> SubjectRef | None:
+def _find_subject(result: _Result, pk: int, person: int) -> SubjectRef | None:
     """Return the name of a face, or of the person whom labels joined it to."""
-    if face.subject is not None:
-        return SubjectRef(id=face.subject, external_id=face.external_id)
-    return name_person(criteria.first.deployment.constraints, person)
+    name = result.candidates.faces.find_name(pk)
+    if name is not None:
+        return SubjectRef(id=name.id, external_id=name.external_id)
+    return name_person(result.criteria.first.deployment.constraints, person)
 
 
 def _build_match(result: _Result, match: RankedMatch, params: SearchParams) -> Match:
     """Build what the answer says of a match."""
     found, scores, faces = result.found, result.scores, result.candidates.faces
     nearest = match.columns[0]
-    face = faces[found.pks[nearest]]
-    built = Match(
-        face_id=face.face_id,
-        subject=_find_subject(result.criteria, face, match.person),
-        role=face.role,
-        distance=match.distance,
-        similarity=scores.similarity[nearest],
-        probability=match.probability,
-        fmr_estimate=scores.fmr[nearest],
-        person_distance=match.person_distance,
-        passes=match.passes,
-    )
+    pk, similarity = found.pks[nearest], scores.similarity
+    built: Match = {
+        "face_id": faces.face_ids[pk],
+        "subject": _find_subject(result, pk, match.person),
+        "role": faces.find_role(pk),
+        "distance": match.distance,
+        "similarity": similarity[nearest],
+        "probability": match.probability,
+        "fmr_estimate": scores.fmr[nearest],
+        "person_distance": match.person_distance,
+        "passes": match.passes,
+    }
     if params.group_by == "subject":
-        read_face_id, pks, distances, similarity = faces.read_face_id, found.pks, found.distances, scores.similarity
+        face_ids, pks, distances = faces.face_ids, found.pks, found.distances
         built["faces"] = [
-            MatchedFace(face_id=read_face_id(pks[column]), distance=distances[column], similarity=similarity[column])
+            {"face_id": face_ids[pks[column]], "distance": distances[column], "similarity": similarity[column]}
             for column in match.columns[:MAX_FACES_PER_MATCH]
         ]
     neighbours = result.candidates.neighbours
@@ -215,9 +209,9 @@ def _decide(result: _Result, matches: Sequence[RankedMatch]) -> FaceDecision:
 
     People whom labels reject are passed over.
     """
-    criteria, corrections = result.criteria, result.corrections
+    constraints, corrections = result.criteria.first.deployment.constraints, result.corrections
     if corrections.confirmed is not None:
-        subject = name_person(criteria.first.deployment.constraints, corrections.confirmed)
+        subject = name_person(constraints, corrections.confirmed)
         if subject is not None:
             return "match", subject
     if corrections.rejected:
@@ -225,8 +219,7 @@ def _decide(result: _Result, matches: Sequence[RankedMatch]) -> FaceDecision:
     decision, decided = decide(result.threshold, matches)
     if decided is None:
         return decision, None
-    face = result.candidates.faces[result.found.pks[decided.columns[0]]]
-    return decision, _find_subject(criteria, face, decided.person)
+    return decision, _find_subject(result, result.found.pks[decided.columns[0]], decided.person)
 
 
 def _list_corrections(result: _Result, matches: Sequence[RankedMatch]) -> list[Correction]:

@@ -14,8 +14,8 @@ from starlette.types import Scope
 
 from app.db.immediate import DatabaseNeeded
 from app.deps import EngineDep
-from app.deps.audit import audit_as
 from app.deps.admission.work import Work
+from app.deps.audit import audit_as
 from app.deps.roles import LARGE_JSON
 from app.deps.server.change_number import ChangeNumber, read_change_number
 from app.deps.server.immediate_answers import ImmediateAnswer, ImmediateRoute

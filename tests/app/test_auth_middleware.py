@@ -15,7 +15,7 @@ from sqlalchemy.exc import OperationalError
 from starlette.routing import Match, Route
 from starlette.types import Message, Receive, Scope, Send
 
-from app.access import keys, request_checks
+from app.access import keys
 from app.access.middleware import AuthMiddleware
 from app.access.request_checks import MULTIPART_OVERHEAD_BYTES, RequestChecks
 from app.config import Settings
@@ -24,6 +24,7 @@ from app.db.tables import Job, Key, now
 from app.deps.caller import Caller
 from app.deps.roles import ADMIN, ARCHIVE, OPERATOR, PHOTO, READER
 from app.deps.scopes import COLLECTION, INSTALLATION, JOB, NEW_COLLECTION, NOTHING
+from app.errors import TooLarge
 from app.queue.jobs import enqueue
 from app.queue.messages import ExamineGallery
 from app.queue.notifier import Notifier

@@ -105,8 +105,12 @@ class SubjectColumns:
         """Return pk, id and external id of a subject; nothing for the position -1."""
         if position < 0:
             return None, None, None
-        name = SubjectName.decode(self.names[position])
+        name = self.read_name(position)
         return int(self.pks[position]), name.id, name.external_id
+
+    def read_name(self, position: int) -> SubjectName:
+        """Return the name of a subject."""
+        return SubjectName.decode(self.names[position])
 
     def keep(self, positions: Positions) -> Self:
         """Return the subjects at these positions, some of which may be -1 or the same."""

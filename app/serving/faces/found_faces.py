@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from app.serving.faces.columns import DISTRACTOR, GALLERY, FaceColumns
+from app.serving.faces.columns import DISTRACTOR, GALLERY, FaceColumns, SubjectColumns, SubjectName
 from ml.types import Ids
 
 
@@ -31,52 +31,58 @@ class EnrolledFace(NamedTuple):
 class FoundFaces(Mapping[int, EnrolledFace]):
     """pk -> face, of those that are enrolled and may be found: see `may_be_used`.
 
-    owners: pk -> `EnrolledFace.owner`; distractors: pks of the faces with that role
+    owners: pk -> `EnrolledFace.owner`; face_ids: pk -> the id that answers show; distractors: pks of those
     """
 
     def __init__(self, faces: Iterable[EnrolledFace] = ()) -> None:
         self._faces = {face.pk: face for face in faces}
         self.owners = {pk: face.owner for pk, face in self._faces.items()}
+        self.face_ids = {pk: face.face_id for pk, face in self._faces.items()}
         self.distractors = {pk for pk, face in self._faces.items() if face.role == DISTRACTOR}
-        self._columns: FaceColumns | None = None
-        self._positions: dict[int, int] = {}
+        self._subjects: SubjectColumns | None = None
+        self._subject_positions: dict[int, int] = {}
 
     def add_from(self, columns: FaceColumns, positions: Ids) -> None:
         """Add the faces at (n,) positions of these columns. Only one table's columns can be added."""
-        pks, of_subject, are_distractors = (
-            columns.pks[positions], columns.subject_positions[positions], columns.are_distractors[positions],
-        )  # fmt: skip
-        are_named = of_subject >= 0
+        pks, of_subject = columns.pks[positions], columns.subject_positions[positions]
+        are_distractors, are_named = columns.are_distractors[positions], of_subject >= 0
+        keys = pks.tolist()
         if are_distractors.any():
-            self.distractors |= set(pks[are_distractors].tolist())
+            self.distractors.update(pks[are_distractors].tolist())
             are_named &= ~are_distractors
         owners = 2 * pks + 1
-        owners[are_named] = 2 * columns.subjects.pks[of_subject[are_named]]
-        keys = pks.tolist()
+        if are_named.all():
+            owners = 2 * columns.subjects.pks[of_subject]
+        else:
+            owners[are_named] = 2 * columns.subjects.pks[of_subject[are_named]]
         self.owners |= zip(keys, owners.tolist(), strict=True)
-        self._columns, self._positions = columns, dict(zip(keys, positions.tolist(), strict=True))
+        self.face_ids |= zip(keys, [face_id.decode() for face_id in columns.face_ids[positions].tolist()], strict=True)
+        self._subjects = columns.subjects
+        self._subject_positions = dict(zip(keys, of_subject.tolist(), strict=True))
 
     def discard(self, pk: int) -> None:
         """Leave a face out."""
         self.owners.pop(pk, None)
 
-    def read_face_id(self, pk: int) -> str:
-        """Return the id of a face. Raises KeyError."""
-        position = self._positions.get(pk)
-        if position is None or self._columns is None:
-            return self._faces[pk].face_id
-        return self._columns.face_ids[position].decode()  # type: ignore[no-any-return]
+    def find_name(self, pk: int) -> SubjectName | None:
+        """Return the name of a face's subject; None without one."""
+        position = self._subject_positions.get(pk)
+        if position is not None and self._subjects is not None:
+            return None if position < 0 else self._subjects.read_name(position)
+        face = self._faces[pk]
+        return None if face.subject is None else SubjectName(face.subject, face.external_id)
+
+    def find_role(self, pk: int) -> str:
+        """Return the role of a face."""
+        return DISTRACTOR if pk in self.distractors else GALLERY
 
     def __getitem__(self, pk: int) -> EnrolledFace:
         if pk not in self.owners:
             raise KeyError(pk)
-        position = self._positions.get(pk)
-        if position is None or self._columns is None:
+        position = self._subject_positions.get(pk)
+        if position is None or self._subjects is None:
             return self._faces[pk]
-        columns = self._columns
-        role = DISTRACTOR if pk in self.distractors else GALLERY
-        name = columns.subjects.read(int(columns.subject_positions[position]))
-        return EnrolledFace(pk, self.read_face_id(pk), role, *name)
+        return EnrolledFace(pk, self.face_ids[pk], self.find_role(pk), *self._subjects.read(position))
 
     def __contains__(self, pk: object) -> bool:
         return pk in self.owners
