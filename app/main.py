@@ -144,7 +144,8 @@ def create_app(settings: Settings, when_started: Callable[[Engine], object] = la
     app.add_middleware(AuditMiddleware, recorder=recorder)
     app.state.meter = Meter((LOST_ENTRIES, REFUSALS, WRONG_KEYS, REQUESTS, WAIT_SECONDS))
     app.add_middleware(MetricsMiddleware, meter=app.state.meter)
-    app.at_once = IMMEDIATE_VECTOR_SEARCH, Steps(checks, gate, recorder.record, app.state.meter.count_request)
+    steps = Steps(checks, gate, recorder.record, app.state.meter.count_request)
+    app.answer_at_once(IMMEDIATE_VECTOR_SEARCH, steps)
     expected = AppError, LikenessError, OperationalError, OSError, RequestValidationError, HTTPException
     for kind in (*expected, ClientDisconnect):
         app.add_exception_handler(kind, answer_problem)

@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.config import Settings
 from app.db.tables import new_id, now
 from app.deps.scopes import RouteScope
-from app.deps.server.connections import parse_address
+from app.deps.server.connections import format_address
 from app.storage.audit_log.drafts import EntryDraft, check_collection
 from app.storage.audit_log.notes import NOTE, AuditNote
 
@@ -32,7 +32,7 @@ class AuditRecorder:
         if requirements["x-role"] == READER and not self.settings.audit_searches:
             return
         params, client = state["path_params"], scope.get("client")
-        address = str(parse_address(client[0]) or "") or None if client else None
+        address = format_address(client[0]) if client else None
         resource = note.resource or state["resources"].audit_chain.names.name_path(params)
         collections: list[str | None] = [*sorted(note.collections)] or [_find_collection(scope, requirements, params)]
         for collection in collections:

@@ -10,7 +10,7 @@ from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 from pydantic.json_schema import JsonSchemaMode
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.deps import headers
 from app.deps.problems import Problem, Refusal, build_example
@@ -24,11 +24,7 @@ SCHEMA_MODE: JsonSchemaMode = "serialization"
 
 
 class DocumentedApi(FastAPI):
-    """FastAPI with these routers and the complete OpenAPI document.
-
-    at_once: the route whose requests are answered before all layers where that is possible, see
-        `ImmediateAnswersMiddleware`
-    """
+    """FastAPI with these routers and the complete OpenAPI document."""
 
     def __init__(self, routers: Sequence[APIRouter], **options: Any) -> None:
         tags = [{"name": name, "description": description} for name, description in TAG_DESCRIPTIONS.items()]
@@ -47,12 +43,18 @@ class DocumentedApi(FastAPI):
         for router in routers:
             self.include_router(router)
         self.documented = [route for router in routers for route in router.routes]
-        self.at_once: tuple[ImmediateRoute, Steps] | None = None
+        self._entrance: ASGIApp = super().__call__
+
+    def answer_at_once(self, route: ImmediateRoute, steps: Steps) -> None:
+        """Answer requests to this route before all layers where that is possible: see `ImmediateAnswersMiddleware`."""
+        self._entrance = ImmediateAnswersMiddleware(super().__call__, route, steps)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._entrance(scope, receive, send)
 
     def build_middleware_stack(self) -> ASGIApp:
         """Put around everything, the handler of unexpected errors included, what holds for every answer."""
-        layers = SecurityHeadersMiddleware(UnreadBodyMiddleware(super().build_middleware_stack()))
-        return layers if self.at_once is None else ImmediateAnswersMiddleware(layers, *self.at_once)
+        return SecurityHeadersMiddleware(UnreadBodyMiddleware(super().build_middleware_stack()))
 
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:

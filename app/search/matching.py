@@ -97,7 +97,7 @@ def find_matches(
         decisions=decisions,
         corrections=corrections,
         faces=candidates.faces,
-        fraction=float(neighbours.fraction.mean()) if len(neighbours.fraction) else 0.0,
+        fraction=sum(neighbours.fraction.tolist()) / max(1, len(neighbours.fraction)),
         cells_probed=neighbours.cells_probed if isinstance(neighbours, MixedNeighbours) else (neighbours.m,),
         is_complete=candidates.is_complete,
     )

@@ -47,6 +47,7 @@ ASYNC_FILES = {
     "app/deps/uploads/form_parts.py",
     "app/deps/uploads/upload_files.py",
     "app/deps/photos.py",
+    "app/document/api.py",
     "app/deps/server/draining.py",
     "app/deps/server/immediate_answers.py",
     "app/deps/server/request_structure.py",

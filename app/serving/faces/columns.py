@@ -36,11 +36,10 @@ class SubjectName(NamedTuple):
     @classmethod
     def decode(cls, encoded: bytes) -> Self:
         """Return the name that `encode` made these bytes of."""
-        name, *rest = encoded.split(SEPARATOR)
-        text = name.decode()
-        if not rest:
-            return cls(text, text)
-        return cls(text, rest[1].decode() if len(rest) > 1 else None)
+        name, separator, rest = encoded.decode().partition("\0")
+        if not separator:
+            return cls(name, name)
+        return cls(name, rest[1:] if rest else None)
 
 
 @dataclass(frozen=True, eq=False)
