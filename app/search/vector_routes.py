@@ -122,6 +122,8 @@ def _parse_vector(body: bytes) -> list[float] | None:
 @lru_cache(MAX_CACHED_QUERIES)
 def _parse_short(query: bytes) -> QuerySearchParams | None:
     """Return the parameters in a query string; None for those of a long search, and for wrong ones."""
+    if query.count(b"&") >= len(SHORT_PARAMETERS):
+        return None
     pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
     values = dict(pairs)
     if len(values) < len(pairs) or not values.keys() <= SHORT_PARAMETERS or not all(values.values()):
