@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from sqlalchemy.orm import Session
 
-from app.db.immediate import require_session
+from app.db.immediate import DatabaseNeeded, require_session
 from app.search.corrections import Corrections, add_joined_faces, find_corrections
 from app.search.criteria import Criteria, MixedNeighbours, search_mix
 from app.search.enrolled_faces import filter_faces, read_faces
@@ -63,7 +63,12 @@ class Candidates:
 
 
 def find_candidates(
-    session: Session | None, criteria: Criteria, queries: Sequence[Rows], params: SearchParams, excluded: int | None
+    session: Session | None,
+    criteria: Criteria,
+    queries: Sequence[Rows],
+    params: SearchParams,
+    excluded: int | None,
+    may_go_on: bool = True,
 ) -> Candidates:
     """Search for more and more faces, until there are as many people as requested.
 
@@ -71,6 +76,7 @@ def find_candidates(
     changed are dropped.
 
     queries: each task's (Q, dim) rows; excluded: the pk of the query face, which is left out, if it is enrolled
+    may_go_on: whether to search again for all queries if one has too few people; if not, DatabaseNeeded is raised
     """
     allowed = filter_faces(session, criteria.collection, params.filter)
     efforts = [_choose_effort(c.served, params) for c in criteria.tasks]
@@ -89,6 +95,8 @@ def find_candidates(
         candidates = _group_neighbours(session, criteria, queries, neighbours, params, excluded)
         if k >= max_k or candidates.is_complete:
             return candidates
+        if not may_go_on:
+            raise DatabaseNeeded
         k = min(max_k, 4 * k)
 
 

@@ -35,7 +35,7 @@ class SearchHits:
     matches, decisions, corrections: of each query
     nearest: of each query, the nearest people, whether or not they pass
     faces: pk -> face, of all that the index returned and that are still enrolled
-    fraction: distances computed over faces in the index; cells_probed: in each task's index
+    fractions: distances computed over faces in the index, of each query; cells_probed: in each task's index
     is_complete: searching further would have changed nothing
     """
 
@@ -44,7 +44,7 @@ class SearchHits:
     decisions: list[FaceDecision]
     corrections: list[list[Correction]]
     faces: FoundFaces
-    fraction: float
+    fractions: list[float]
     cells_probed: tuple[int, ...]
     is_complete: bool
 
@@ -68,13 +68,14 @@ def find_matches(
     params: SearchParams,
     threshold: AcceptanceThreshold,
     excluded: int | None = None,
+    may_go_on: bool = True,
 ) -> SearchHits:
-    """Find the nearest people of each query. Raises Conflict, Busy, WrongShape, NotFinite.
+    """Find the nearest people of each query. Raises Conflict, Busy, WrongShape, NotFinite, DatabaseNeeded.
 
-    queries: each task's (Q, dim) rows; excluded: the pk of a face that is left out
+    queries: each task's (Q, dim) rows; excluded: the pk of a face that is left out; may_go_on: as `find_candidates`
     """
     check_tasks_enabled(session, [c.served.task for c in criteria.tasks])
-    candidates = find_candidates(session, criteria, queries, params, excluded)
+    candidates = find_candidates(session, criteria, queries, params, excluded, may_go_on)
     templates = _read_templates(session, criteria, candidates, threshold.rule, excluded)
     neighbours = candidates.neighbours
     matches, nearest, decisions, corrections = [], [], list[FaceDecision](), []
@@ -97,7 +98,7 @@ def find_matches(
         decisions=decisions,
         corrections=corrections,
         faces=candidates.faces,
-        fraction=sum(neighbours.fraction.tolist()) / max(1, len(neighbours.fraction)),
+        fractions=neighbours.fraction.tolist(),
         cells_probed=neighbours.cells_probed if isinstance(neighbours, MixedNeighbours) else (neighbours.m,),
         is_complete=candidates.is_complete,
     )

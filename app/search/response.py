@@ -79,7 +79,7 @@ def build_answer(
         index_generation=criteria.index_generation,
         task=params.task if criteria.is_mix else criteria.first.task,
         m=max(hits.cells_probed),
-        fraction=hits.fraction,
+        fraction=sum(hits.fractions) / max(1, len(hits.fractions)),
         calibrated=criteria.scores.calibration is not None,
         threshold=threshold.description,
     )

@@ -1,7 +1,8 @@
 """Search by photo, by enrolled face or by vector, and verify a pair. A request uses one model for each task."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
@@ -73,6 +74,42 @@ def search_by_vector(
 
     Raises NotFound, Invalid, Conflict, Busy, DatabaseNeeded if the context has no session and the search is not short.
     """
+    with _use_vector_model(context, collection, params) as criteria:
+        threshold = choose_threshold(criteria, params)
+        served = criteria.first
+        rows = served.correct(_read_vector(served, vector), [params.source])
+        hits = find_matches(context.session, criteria, [rows], params, threshold)
+        _plan_comparison(context, criteria, params, hits)
+        return build_answer(context, criteria, params, threshold, hits, [Query()])
+
+
+def search_by_vectors(
+    context: SearchContext, collection: str, vectors: Sequence[list[float]], params: QuerySearchParams
+) -> list[SearchOut]:
+    """Search with several vectors at once: each answer is what `search_by_vector` would answer.
+
+    Raises the same errors, and DatabaseNeeded if one of them must be searched for alone.
+    """
+    with _use_vector_model(context, collection, params) as criteria:
+        if criteria.shadow_share:
+            raise DatabaseNeeded
+        threshold = choose_threshold(criteria, params)
+        served = criteria.first
+        rows = np.concatenate([_read_vector(served, vector) for vector in vectors])
+        rows = served.correct(rows, [params.source] * len(vectors))
+        hits = find_matches(context.session, criteria, [rows], params, threshold, may_go_on=False)
+        if not all(hits.nearest):
+            raise DatabaseNeeded  # whether the collection was deleted is asked for each
+        whole = build_answer(context, criteria, params, threshold, hits, [Query()] * len(vectors))
+        return [
+            {**whole, "faces": [face], "fraction": fraction}
+            for face, fraction in zip(whole["faces"], hits.fractions, strict=True)
+        ]
+
+
+@contextmanager
+def _use_vector_model(context: SearchContext, collection: str, params: QuerySearchParams) -> Iterator[Criteria]:
+    """Use the model that a vector is compared by. Raises as `search_by_vector`."""
     if context.session is None and not params.is_short:
         raise DatabaseNeeded
     if "explanation" in params.include:
@@ -80,14 +117,10 @@ def search_by_vector(
     if len(params.shares) > 1:
         raise Invalid("a vector belongs to one task; to search by several tasks, use a photo or an enrolled face")
     with context.use_models(collection, params) as criteria:
-        served = criteria.first
-        if context.session is None and served.model.recipe.external is not None and served.model.embedder.needs_fit:
+        model = criteria.first.model
+        if context.session is None and model.recipe.external is not None and model.embedder.needs_fit:
             raise DatabaseNeeded  # what embeds the vector may take long
-        threshold = choose_threshold(criteria, params)
-        rows = served.correct(_read_vector(served, vector), [params.source])
-        hits = find_matches(context.session, criteria, [rows], params, threshold)
-        _plan_comparison(context, criteria, params, hits)
-        return build_answer(context, criteria, params, threshold, hits, [Query()])
+        yield criteria
 
 
 def _read_vector(served: ServedModel, vector: list[float]) -> Rows:

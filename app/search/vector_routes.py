@@ -1,6 +1,6 @@
 """Search 1:N by vector: on the event loop and from memory alone where that is enough, else in a thread."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import lru_cache
 from typing import Annotated, Any
 from urllib.parse import parse_qsl
@@ -10,15 +10,14 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import ValidationError
 from starlette.background import BackgroundTask
-from starlette.types import Scope
 
 from app.db.immediate import DatabaseNeeded
 from app.deps import EngineDep
 from app.deps.admission.work import Work
 from app.deps.audit import audit_as
 from app.deps.roles import LARGE_JSON
-from app.deps.server.change_number import ChangeNumber, read_change_number
-from app.deps.server.immediate_answers import ImmediateAnswer, ImmediateRoute
+from app.deps.server.change_number import UNREADABLE, ChangeNumber, read_change_number
+from app.deps.server.immediate_answers import ImmediateAnswer, ImmediateRoute, ReadRequest
 from app.errors import AppError
 from app.search import service
 from app.search.context import SearchContext, open_context
@@ -54,7 +53,7 @@ class MemoryFirstRoute(APIRoute):
             if request.headers.get("content-type") != JSON:
                 return await handle(request)
             collection = request.path_params["collection"]
-            answer = answer_from_memory(request.scope, collection, await request.body())
+            [answer] = answer_from_memory([ReadRequest(request.scope, collection, await request.body())])
             if answer is None:
                 return await handle(request)
             response = Response(answer.body, media_type=JSON, background=answer.after and BackgroundTask(answer.after))
@@ -90,20 +89,47 @@ def search_by_vector(
         return json_response(context, service.search_by_vector(context, collection, body.vector, params))
 
 
-def answer_from_memory(scope: Scope, collection: str, body: bytes) -> ImmediateAnswer | None:
-    """Answer a search from memory. Returns None for one that is long, wrong, or needs the database."""
-    query = scope["query_string"]
-    params = _parse_short(query) if len(query) <= MAX_CACHED_QUERY_BYTES else None
-    vector = None if params is None else _parse_vector(body)
-    if params is None or vector is None:
-        return None
+def answer_from_memory(requests: Sequence[ReadRequest]) -> list[ImmediateAnswer | None]:
+    """Answer searches from memory, those of one collection with the same parameters together.
+
+    Returns None for each that is long, wrong, or needs the database.
+    """
+    answers: list[ImmediateAnswer | None] = [None] * len(requests)
+    groups: dict[tuple[str, bytes, int | None], list[tuple[int, list[float]]]] = {}
+    for place, request in enumerate(requests):
+        query, vector = request.scope["query_string"], _parse_vector(request.body)
+        change = read_change_number(request.scope)
+        if vector is not None and change != UNREADABLE and len(query) <= MAX_CACHED_QUERY_BYTES:
+            groups.setdefault((request.collection, query, change), []).append((place, vector))
+    for (collection, query, change), members in groups.items():
+        params = _parse_short(query)
+        if params is not None:
+            context = SearchContext(requests[0].scope["state"]["engine"], None, change)
+            found = _search(context, collection, [vector for _, vector in members], params)
+            for (place, _), answer in zip(members, found, strict=True):
+                answers[place] = answer
+    return answers
+
+
+def _search(
+    context: SearchContext, collection: str, vectors: list[list[float]], params: QuerySearchParams
+) -> list[ImmediateAnswer | None]:
+    """Search with vectors together or, where that is not possible, with each alone."""
     try:
-        context = SearchContext(scope["state"]["engine"], None, read_change_number(scope))
-        found = service.search_by_vector(context, collection, vector, params)
+        if len(vectors) == 1:
+            found = [service.search_by_vector(context, collection, vectors[0], params)]
+        else:
+            found = service.search_by_vectors(context, collection, vectors, params)
     except (DatabaseNeeded, AppError, LikenessError):
-        return None
-    headers = [(name.lower().encode(), value.encode()) for name, value in describe_model(found).items()]
-    return ImmediateAnswer(headers, serialise(found), context.finish if context.after_answer else None)
+        if len(vectors) == 1:
+            return [None]
+        return [answer for vector in vectors for answer in _search(context.copy(), collection, [vector], params)]
+    after = context.finish if context.after_answer else None
+    return [ImmediateAnswer(_encode_headers(answer), serialise(answer), after) for answer in found]
+
+
+def _encode_headers(answer: SearchOut) -> list[tuple[bytes, bytes]]:
+    return [(name.lower().encode(), value.encode()) for name, value in describe_model(answer).items()]
 
 
 def _parse_vector(body: bytes) -> list[float] | None:

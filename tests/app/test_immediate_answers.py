@@ -225,3 +225,40 @@ def test_a_revoked_key_and_a_full_gate_are_left_to_the_layers(gallery: GalleryWr
             assert (await api.ask(api.app, make_request(secret), [RIGHT]))[0] == 401
 
     run(test)
+
+
+def test_requests_that_come_together_are_answered_as_alone(gallery: GalleryWriter) -> None:
+    resources = gallery.resources
+    with writing(resources.database) as session:
+        secret = keys.create_key(session, "reader", "a")[1]
+    vectors = [ROWS[i].tolist() for i in range(40)] + [[1.0], ROWS[3].tolist()]
+    bodies = [json.dumps({"vector": vector}).encode() for vector in vectors]
+    queries = [b"limit=2", b"limit=2", b"limit=2", b"", b"limit=50"]
+
+    async def test() -> None:
+        async with open_api(resources.settings) as api:
+            await wait_until_answered(api, secret)
+            sizes = list[int]()
+            answer = api.entrance.route.answer
+
+            def note_size(requests: Any) -> Any:
+                sizes.append(len(requests))
+                return answer(requests)
+
+            api.entrance.route = api.entrance.route._replace(answer=note_size)
+            asked = [
+                (make_request(secret, query_string=queries[i % len(queries)], body=body), [body])
+                for i, body in enumerate(bodies)
+            ]
+            api.entrance._come_together, passed_on = True, api.passed_on
+            together = await asyncio.gather(*(api.ask(api.app, *one) for one in asked))
+            assert sizes == [16, 16, 10]
+            assert api.passed_on == passed_on + 1, "only the vector of another length"
+            await api.ask(api.app, *asked[0])
+            assert sizes[3:] == [1]
+            assert not api.entrance._come_together
+            alone = [await api.ask(api.chain, *one) for one in asked]
+            assert [answered[:3] for answered in together] == [answered[:3] for answered in alone]
+            assert len(api.entries) >= 2 * len(asked) + 1
+
+    run(test)

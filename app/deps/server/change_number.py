@@ -7,9 +7,9 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.db.written_changes import collect_changes
-from app.errors import Invalid
 
 NAME = "X-Change-Number"
+UNREADABLE = -1
 NAME_IN_SCOPE = NAME.lower().encode()
 MAX_PLAIN_DIGITS = 18
 """So many digits are surely within the largest number."""
@@ -28,12 +28,12 @@ ChangeNumber = Annotated[
 
 
 def read_change_number(scope: Scope) -> int | None:
-    """Return the number that a request sends, None if it sends none. Raises Invalid if it is not plainly a number."""
+    """Return the number that a request sends, None if it sends none, UNREADABLE if that is not plainly a number."""
     sent = [value for name, value in scope["headers"] if name == NAME_IN_SCOPE]
     if not sent:
         return None
     if len(sent) > 1 or not sent[0].isdigit() or len(sent[0]) > MAX_PLAIN_DIGITS:
-        raise Invalid(f"{NAME} must be one whole number")
+        return UNREADABLE
     return int(sent[0])
 
 
