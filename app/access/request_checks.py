@@ -1,6 +1,7 @@
 """What is checked of a request before its body is parsed: key, role, scope and length."""
 
 import asyncio
+import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -21,11 +22,12 @@ from app.db.session import reading
 from app.deps.caller import Caller
 from app.deps.scopes import ROW_KINDS, RouteScope, check_binding, check_row
 from app.deps.server.request_headers import find_header
-from app.errors import Busy, Forbidden, Unauthenticated
+from app.errors import AppError, Busy, Forbidden, Unauthenticated
 from app.resources import Resources
 from app.serving.traffic import RequestTimestamp
 
 Result = TypeVar("Result")
+log = logging.getLogger("likeness.access")
 MAX_KEY_CACHE_SECONDS = 1.0
 MULTIPART_OVERHEAD_BYTES = 65_536
 MAX_SMALL_JSON_BYTES = 2**20
@@ -41,6 +43,7 @@ class RequestChecks:
         self.cache = KeyCache(min(settings.poll_seconds, MAX_KEY_CACHE_SECONDS))
         self.limits = RateLimits(settings)
         self.tokens = TokenVerifier(settings) if settings.oidc_issuer else None
+        self._renewals: dict[str, asyncio.Task[None]] = {}
         self._listens_to: Resources | None = None
         self._traffic = RequestTimestamp(settings.home)
 
@@ -71,11 +74,29 @@ class RequestChecks:
         if not secret or self.resources().home.find_fault() is not None:
             return None
         self._listen_for_revocations()
-        caller = self.cache.find(keys.hash_secret(secret))
+        digest = keys.hash_secret(secret)
+        caller = self.cache.find(digest)
         if caller is None or not caller.may(requirements["x-role"]):
             return None
+        if self.cache.is_ageing(digest) and digest not in self._renewals:
+            self._renewals[digest] = asyncio.get_running_loop().create_task(self._renew(secret, digest))
         is_covered = not caller.collections or collection in caller.collections
         return caller if is_covered and self.limits.has_room(find_address(scope), caller.key_id) else None
+
+    async def _renew(self, secret: str, digest: str) -> None:
+        """Look a key up again before the cache drops its holder, so that no request has to wait for it."""
+        store = self.cache.prepare_entry(digest)
+        try:
+            caller = await self._look_up(secret)
+        except AppError as error:
+            log.debug("access.key_not_renewed error=%s", error)  # the cache drops it, and the next request is told
+        else:
+            if caller is None:
+                self.cache.forget(digest)
+            else:
+                store(caller)
+        finally:
+            self._renewals.pop(digest, None)
 
     def count_at_once(self, scope: Scope, caller: Caller) -> None:
         """Count a request for which `find_known_caller` has returned a caller."""

@@ -55,7 +55,7 @@ class _Result(NamedTuple):
     criteria: Criteria
     candidates: Candidates
     query: int
-    found: QueryCandidates
+    of_query: QueryCandidates
     corrections: Corrections
     scores: PairScores
     threshold: AcceptanceThreshold
@@ -80,8 +80,8 @@ def find_matches(
     neighbours = candidates.neighbours
     matches, nearest, decisions, corrections = [], [], list[FaceDecision](), []
     for query, distances in enumerate(neighbours.distances):
-        found, scores = candidates.queries[query], score_faces(criteria.scores, distances)
-        result = _Result(criteria, candidates, query, found, found.corrections, scores, threshold)
+        of_query, scores = candidates.queries[query], score_faces(criteria.scores, distances)
+        result = _Result(criteria, candidates, query, of_query, of_query.corrections, scores, threshold)
         person_distances = dict[int, float]()
         if not criteria.is_mix:
             row = queries[0][query : query + 1]
@@ -110,7 +110,7 @@ def _read_templates(
     """Return the templates of the people with a name on the shortlists of all queries."""
     if criteria.is_mix or not rule.template_weight:
         return {}
-    shortlists = (islice(found.columns_of, SHORTLIST_PEOPLE) for found in candidates.queries)
+    shortlists = (islice(of_query.columns_of, SHORTLIST_PEOPLE) for of_query in candidates.queries)
     named = dict.fromkeys(person for shortlist in shortlists for person in shortlist if not person % 2)
     return read_templates(session, criteria.first, list(named), excluded)
 
@@ -119,9 +119,9 @@ def _compute_person_distances(
     served: ServedModel, query: Rows, result: _Result, templates: Templates
 ) -> dict[int, float]:
     """Return the nearest people of a (1, dim) query: person -> person distance."""
-    found, faces = result.found, result.candidates.faces
-    people = list(islice(found.columns_of, SHORTLIST_PEOPLE))
-    nearest = [found.distances[found.columns_of[person][0]] for person in people]
+    of_query, faces = result.of_query, result.candidates.faces
+    people = list(islice(of_query.columns_of, SHORTLIST_PEOPLE))
+    nearest = [of_query.distances[of_query.columns_of[person][0]] for person in people]
     template, own = nearest, [person for person in people if person in templates]
     if own:
         rows, of_people = np.repeat(query, len(own), 0), [templates[person] for person in own]
@@ -135,26 +135,26 @@ def _compute_person_distances(
 
 def _rank_people(result: _Result, params: SearchParams, person_distances: Mapping[int, float]) -> list[RankedMatch]:
     """Return the nearest groups of a query, by person distance if it is known, then by distance."""
-    found, limit = result.found, max(params.limit, FACES_PER_SEARCH)
+    of_query, limit = result.of_query, max(params.limit, FACES_PER_SEARCH)
     if params.group_by == "face" or not person_distances:
-        return _rank_groups(result, found.groups[:limit], person_distances)
+        return _rank_groups(result, of_query.groups[:limit], person_distances)
     count = len(person_distances)  # the first groups are these people
-    groups = sorted(found.groups[:count], key=lambda group: person_distances[group[0]])
-    groups += found.groups[count : max(params.limit, count)]
+    groups = sorted(of_query.groups[:count], key=lambda group: person_distances[group[0]])
+    groups += of_query.groups[count : max(params.limit, count)]
     ranked = _rank_groups(result, groups, person_distances)
     if result.threshold.kind == "fpir" and any(match.is_named or match.is_distractor for match in ranked[:count]):
         return ranked  # nobody farther away can pass, or has a part in the decision
-    return ranked + _rank_groups(result, found.groups[len(ranked) : limit], person_distances)
+    return ranked + _rank_groups(result, of_query.groups[len(ranked) : limit], person_distances)
 
 
 def _rank_groups(result: _Result, groups: Sequence[Group], person_distances: Mapping[int, float]) -> list[RankedMatch]:
     """Return these groups with what the decision needs to know of them."""
-    found, threshold, scores, corrections = result.found, result.threshold, result.scores, result.corrections
+    of_query, threshold, scores, corrections = result.of_query, result.threshold, result.scores, result.corrections
     faces, constraints = result.candidates.faces, result.criteria.first.deployment.constraints
     ranked = []
     for person, columns in groups:
         nearest = columns[0]
-        pk, distance, person_distance = found.pks[nearest], found.distances[nearest], person_distances.get(person)
+        pk, distance, person_distance = of_query.pks[nearest], of_query.distances[nearest], person_distances.get(person)
         if person == corrections.confirmed:
             passes: bool | None = True
         elif person in corrections.rejected:
@@ -178,9 +178,9 @@ def _find_subject(result: _Result, pk: int, person: int) -> SubjectRef | None:
 
 def _build_match(result: _Result, match: RankedMatch, params: SearchParams) -> Match:
     """Build what the answer says of a match."""
-    found, scores, faces = result.found, result.scores, result.candidates.faces
+    of_query, scores, faces = result.of_query, result.scores, result.candidates.faces
     nearest = match.columns[0]
-    pk, similarity = found.pks[nearest], scores.similarity
+    pk, similarity = of_query.pks[nearest], scores.similarity
     built: Match = {
         "face_id": faces.face_ids[pk],
         "subject": _find_subject(result, pk, match.person),
@@ -193,7 +193,7 @@ def _build_match(result: _Result, match: RankedMatch, params: SearchParams) -> M
         "passes": match.passes,
     }
     if params.group_by == "subject":
-        face_ids, pks, distances = faces.face_ids, found.pks, found.distances
+        face_ids, pks, distances = faces.face_ids, of_query.pks, of_query.distances
         built["faces"] = [
             {"face_id": face_ids[pks[column]], "distance": distances[column], "similarity": similarity[column]}
             for column in match.columns[:MAX_FACES_PER_MATCH]
@@ -220,7 +220,7 @@ def _decide(result: _Result, matches: Sequence[RankedMatch]) -> FaceDecision:
     decision, decided = decide(result.threshold, matches)
     if decided is None:
         return decision, None
-    return decision, _find_subject(result, result.found.pks[decided.columns[0]], decided.person)
+    return decision, _find_subject(result, result.of_query.pks[decided.columns[0]], decided.person)
 
 
 def _list_corrections(result: _Result, matches: Sequence[RankedMatch]) -> list[Correction]:
@@ -231,8 +231,8 @@ def _list_corrections(result: _Result, matches: Sequence[RankedMatch]) -> list[C
     constraints = [c.served.deployment.constraints for c in criteria.tasks]
     if not any(constraints):
         return []
-    found, faces = result.found, candidates.faces
-    pks = [pk for pk in found.pks if pk in faces]
+    of_query, faces = result.of_query, candidates.faces
+    pks = [pk for pk in of_query.pks if pk in faces]
     nearest = list(dict.fromkeys(candidates.people[pk] for pk in pks))[: len(matches) + len(corrections.ruled_out)]
     listed: list[tuple[Effect, LabelledPair, int | None]] = [
         ("ruled_out", corrections.ruled_out[p], p) for p in nearest if p in corrections.ruled_out
@@ -240,7 +240,7 @@ def _list_corrections(result: _Result, matches: Sequence[RankedMatch]) -> list[C
     listed += [("ruled_out", corrections.separated[pk], None) for pk in pks if pk in corrections.separated]
     for match in matches:
         person, column = match.person, match.columns[0]
-        owner, similarity = faces.owners[found.pks[column]], result.scores.similarity[column]
+        owner, similarity = faces.owners[of_query.pks[column]], result.scores.similarity[column]
         if person in corrections.rejected and (
             threshold.accepts(match.distance, similarity, match.person_distance) is not False
         ):

@@ -96,18 +96,18 @@ def answer_from_memory(requests: Sequence[ReadRequest]) -> list[ImmediateAnswer 
     """
     answers: list[ImmediateAnswer | None] = [None] * len(requests)
     groups: dict[tuple[str, bytes, int | None], list[tuple[int, list[float]]]] = {}
-    for place, request in enumerate(requests):
+    for position, request in enumerate(requests):
         query, vector = request.scope["query_string"], _parse_vector(request.body)
         change = read_change_number(request.scope)
         if vector is not None and change != UNREADABLE and len(query) <= MAX_CACHED_QUERY_BYTES:
-            groups.setdefault((request.collection, query, change), []).append((place, vector))
+            groups.setdefault((request.collection, query, change), []).append((position, vector))
     for (collection, query, change), members in groups.items():
         params = _parse_short(query)
         if params is not None:
             context = SearchContext(requests[0].scope["state"]["engine"], None, change)
-            found = _search(context, collection, [vector for _, vector in members], params)
-            for (place, _), answer in zip(members, found, strict=True):
-                answers[place] = answer
+            hits = _search(context, collection, [vector for _, vector in members], params)
+            for (position, _), answer in zip(members, hits, strict=True):
+                answers[position] = answer
     return answers
 
 
@@ -117,15 +117,15 @@ def _search(
     """Search with vectors together or, where that is not possible, with each alone."""
     try:
         if len(vectors) == 1:
-            found = [service.search_by_vector(context, collection, vectors[0], params)]
+            hits = [service.search_by_vector(context, collection, vectors[0], params)]
         else:
-            found = service.search_by_vectors(context, collection, vectors, params)
+            hits = service.search_by_vectors(context, collection, vectors, params)
     except (DatabaseNeeded, AppError, LikenessError):
         if len(vectors) == 1:
             return [None]
         return [answer for vector in vectors for answer in _search(context.copy(), collection, [vector], params)]
     after = context.finish if context.after_answer else None
-    return [ImmediateAnswer(_encode_headers(answer), serialise(answer), after) for answer in found]
+    return [ImmediateAnswer(_encode_headers(answer), serialise(answer), after) for answer in hits]
 
 
 def _encode_headers(answer: SearchOut) -> list[tuple[bytes, bytes]]:

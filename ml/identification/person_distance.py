@@ -68,15 +68,15 @@ class DecisionRule:
         """
         own, common, weight = 1 - self.template_weight, self.template_weight, self.margin_weight
         base = [own * a + common * b for a, b in zip(nearest, template, strict=True)]
-        rivals = sorted((distance, place) for place, distance in enumerate(base) if are_rivals[place])
+        rivals = sorted((distance, position) for position, distance in enumerate(base) if are_rivals[position])
         if not rivals or not weight:
             return base
         first, nearest_rival = rivals[0]
         second = rivals[1][0] if len(rivals) > 1 else None
         return [
             distance if lead is None else distance - weight * (lead - distance)
-            for place, distance in enumerate(base)
-            for lead in (second if place == nearest_rival else first,)
+            for position, distance in enumerate(base)
+            for lead in (second if position == nearest_rival else first,)
         ]
 
     def to_dict(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from app.access import keys
+from app.access import key_cache, keys
 from app.config import Settings
 from app.db.session import writing
 from app.deps.admission.work import REQUESTS, WAIT_SECONDS
@@ -260,5 +260,32 @@ def test_requests_that_come_together_are_answered_as_alone(gallery: GalleryWrite
             alone = [await api.ask(api.chain, *one) for one in asked]
             assert [answered[:3] for answered in together] == [answered[:3] for answered in alone]
             assert len(api.entries) >= 2 * len(asked) + 1
+
+    run(test)
+
+
+def test_a_key_is_looked_up_again_while_requests_go_on(gallery: GalleryWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+    resources = gallery.resources
+    with writing(resources.database) as session:
+        key, secret = keys.create_key(session, "reader", "a")
+    monkeypatch.setattr(key_cache, "RENEWAL_SHARE", 0.0)
+
+    async def test() -> None:
+        async with open_api(resources.settings) as api:
+            await wait_until_answered(api, secret)
+            renewals: dict[str, asyncio.Task[None]] = api.entrance.steps.checks._renewals  # type: ignore[attr-defined]
+            await asyncio.gather(*renewals.values())
+            passed_on = api.passed_on
+            for _ in range(2):
+                assert (await api.ask(api.app, make_request(secret), [RIGHT]))[0] == 200
+                [renewal] = renewals.values()
+                await renewal
+                assert not renewals
+            assert api.passed_on == passed_on
+            with writing(resources.database) as session:
+                keys.revoke_key(session, key.id)
+            await api.ask(api.app, make_request(secret), [RIGHT])
+            await asyncio.gather(*renewals.values())
+            assert (await api.ask(api.app, make_request(secret), [RIGHT]))[0] == 401
 
     run(test)

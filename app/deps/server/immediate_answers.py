@@ -25,7 +25,7 @@ from app.storage.audit_log.notes import AuditNote
 
 log = logging.getLogger("likeness.api")
 
-MAX_TOGETHER = 16
+MAX_BATCH_REQUESTS = 16
 """FAISS compares fewer than twenty queries with the cells one by one, so that no answer depends on the others."""
 UNUSUAL_HEADERS = frozenset((b"expect", b"idempotency-key", b"transfer-encoding"))
 SINGLE_HEADERS = frozenset((b"authorization", b"content-length", b"content-type", b"x-api-key", b"x-request-id"))
@@ -163,8 +163,8 @@ class ImmediateAnswersMiddleware:
         """Answer the requests that this turn of the event loop has read."""
         waiting, self._waiting = self._waiting, []
         self._come_together = len(waiting) > 1
-        for start in range(0, len(waiting), MAX_TOGETHER):
-            part = waiting[start : start + MAX_TOGETHER]
+        for start in range(0, len(waiting), MAX_BATCH_REQUESTS):
+            part = waiting[start : start + MAX_BATCH_REQUESTS]
             answers = self._answer_all([request for request, _ in part])
             for (_, answered), answer in zip(part, answers, strict=True):
                 if not answered.done():

@@ -44,16 +44,16 @@ class FaceTable:
     changed_of: Mapping[int, frozenset[int]] = field(default_factory=dict)
 
     def read(self, pks: Ids, at: float) -> FoundFaces:
-        """Return those of (n,) pks that are enrolled and may be found: see `may_be_used`. at: seconds since 1970"""
+        """Return those of (n,) pks that are enrolled and may be faces: see `may_be_used`. at: seconds since 1970"""
         if self.changed:
             chosen = pks.tolist()
             known = (self.changed.get(pk) for pk in chosen)
-            found = FoundFaces(c.face for c in known if c is not None and c.end_of_use > at)
+            faces = FoundFaces(c.face for c in known if c is not None and c.end_of_use > at)
             pks = np.array([pk for pk in chosen if pk not in self.changed], np.int64)
         else:
-            found = FoundFaces()
-        found.add_from(self.columns, self._drop_ended(self.columns.find(pks), at))
-        return found
+            faces = FoundFaces()
+        faces.add_from(self.columns, self._drop_ended(self.columns.find(pks), at))
+        return faces
 
     def list_gallery_faces(self, subject_pk: int) -> list[int]:
         """Return the pks of a subject's faces, without distractors."""
