@@ -73,12 +73,12 @@ class Checks(Protocol):
 
 
 class Steps(NamedTuple):
-    """What the layers do for a request. record: keeps its entry of the audit log; count: counts it in the metrics"""
+    """What the layers do for a request. record: keeps its entry of the audit log; measure: counts it in the metrics"""
 
     checks: Checks
     gate: AdmissionGate
     record: Callable[[Scope, AuditNote, int], None]
-    count: Callable[[str, str, str, float], None]
+    measure: Callable[[str, str, str, float], None]
 
 
 class ImmediateAnswersMiddleware:
@@ -114,7 +114,7 @@ class ImmediateAnswersMiddleware:
             await send(self._finish(scope, collection, caller, answer))
             await send({"type": "http.response.body", "body": answer.body})
         finally:
-            self.steps.count("POST", self.route.template, "200", time.perf_counter() - started)
+            self.steps.measure("POST", self.route.template, "200", time.perf_counter() - started)
         if answer.after is not None:
             await run_in_threadpool(answer.after)
 
