@@ -26,7 +26,7 @@ from app.storage.audit_log.notes import AuditNote
 log = logging.getLogger("likeness.api")
 
 MAX_BATCH_REQUESTS = 16
-"""FAISS compares fewer than twenty queries with the cells one by one, so that no answer depends on the others."""
+"""So few that FAISS compares each with the cells by itself, and that no other request waits for long."""
 UNUSUAL_HEADERS = frozenset((b"expect", b"idempotency-key", b"transfer-encoding"))
 SINGLE_HEADERS = frozenset((b"authorization", b"content-length", b"content-type", b"x-api-key", b"x-request-id"))
 
