@@ -161,14 +161,14 @@ async def compare(args: argparse.Namespace) -> None:
             ]
             medians = {n: statistics.median(r[n] for r in rounds) for n in connections}
             ratio = statistics.median(r[LEAST] / r[OURS] for r in rounds)
+            figures = ", ".join(f"{name} {median:.0f}" for name, median in medians.items())
             print(
-                f"{args.faces} faces, {answer['m']} cells probed; processor microseconds of a search: "
-                + ", ".join(f"{n} {m:.0f}" for n, m in medians.items())
-                + f"; least / service {ratio:.2f}"
+                f"{args.faces} faces, {answer['m']} cells probed; processor microseconds of a search: {figures}; "
+                f"least / service {ratio:.2f}"
             )
 
 
-def main() -> None:
+def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faces", type=int, default=13_000)
     parser.add_argument("--dim", type=int, default=64)
@@ -177,8 +177,12 @@ def main() -> None:
     parser.add_argument("--query", default="", help="appended to the path of a search, such as ?limit=1")
     parser.add_argument("--home", type=Path, help="keep the gallery in this folder, and use it if it is there")
     parser.add_argument("--profile", type=Path)
+    return parser.parse_args(arguments)
+
+
+def main() -> None:
     faiss.omp_set_num_threads(1)
-    uvloop.run(compare(parser.parse_args()))
+    uvloop.run(compare(parse_arguments()))
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ def json_response(context: SearchContext, answer: SearchOut | VerifyOut) -> Resp
 
 def serialise(answer: SearchOut | VerifyOut) -> bytes:
     """Return the answer as JSON."""
-    return orjson.dumps(answer)
+    return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def describe_model(answer: SearchOut | VerifyOut) -> dict[str, str]:

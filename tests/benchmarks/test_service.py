@@ -1,12 +1,14 @@
 """The benchmarks of a service run to their end on a small gallery, and their tables have every figure."""
 
+import asyncio
 import json
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
-from benchmarks import service
+from benchmarks import request_cost, service
 from benchmarks.service_load import LEAST, ONE, TWO, compare
 
 
