@@ -14,9 +14,10 @@ from sqlalchemy.exc import OperationalError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from app.access.audit_middleware import AuditMiddleware
+from app.access.audit_middleware import AuditMiddleware, AuditRecorder
 from app.access.middleware import AuthMiddleware
 from app.access.rate_limits import REFUSALS, WRONG_KEYS
+from app.access.request_checks import RequestChecks
 from app.access.routes import router as access
 from app.atlases.routes import router as atlases
 from app.audit.routes import router as audit
@@ -35,6 +36,7 @@ from app.deps.audit import check_audited
 from app.deps.idempotency import IdempotencyMiddleware
 from app.deps.scopes import check_declarations
 from app.deps.server.change_number import ChangeNumberMiddleware
+from app.deps.server.immediate_answers import Steps
 from app.deps.server.request_structure import RequestStructureMiddleware
 from app.document.api import DocumentedApi
 from app.document.methods import find_methods
@@ -56,6 +58,7 @@ from app.models.routes import router as models
 from app.recognisers.routes import router as recognisers
 from app.resources import Resources, open_resources
 from app.search.routes import router as search
+from app.search.vector_routes import IMMEDIATE_VECTOR_SEARCH
 from app.search.vector_routes import router as vector_search
 from app.serving.engine import Engine, open_engine
 from app.shadow_comparisons.routes import router as shadow_comparisons
@@ -136,10 +139,13 @@ def create_app(settings: Settings, when_started: Callable[[Engine], object] = la
     app.add_middleware(ChangeNumberMiddleware)
     app.add_middleware(IdempotencyMiddleware)
     app.add_middleware(AdmissionMiddleware, gate=gate)
-    app.add_middleware(AuthMiddleware, routes=app.documented, settings=settings, resources=lambda: opened[-1])
-    app.add_middleware(AuditMiddleware, settings=settings)
+    checks, recorder = RequestChecks(app.documented, settings, lambda: opened[-1]), AuditRecorder(settings)
+    app.add_middleware(AuthMiddleware, checks=checks)
+    app.add_middleware(AuditMiddleware, recorder=recorder)
     app.state.meter = Meter((LOST_ENTRIES, REFUSALS, WRONG_KEYS, REQUESTS, WAIT_SECONDS))
     app.add_middleware(MetricsMiddleware, meter=app.state.meter)
+    steps = Steps(checks, gate, recorder.record, app.state.meter.count_request)
+    app.answer_at_once(IMMEDIATE_VECTOR_SEARCH, steps)
     expected = AppError, LikenessError, OperationalError, OSError, RequestValidationError, HTTPException
     for kind in (*expected, ClientDisconnect):
         app.add_exception_handler(kind, answer_problem)

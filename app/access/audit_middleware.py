@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.config import Settings
 from app.db.tables import new_id, now
 from app.deps.scopes import RouteScope
-from app.deps.server.connections import parse_address
+from app.deps.server.connections import format_address
 from app.storage.audit_log.drafts import EntryDraft, check_collection
 from app.storage.audit_log.notes import NOTE, AuditNote
 
@@ -16,12 +16,36 @@ FAILED_STATUS = 500
 READER = "reader"
 
 
+class AuditRecorder:
+    """Keeps entries for requests, by what AuthMiddleware and the route have left in their state."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    def record(self, scope: Scope, note: AuditNote, status: int) -> None:
+        """Keep an entry for each collection that the request works on, or one without a collection."""
+        state = scope["state"]
+        requirements, caller = state.get("requirements", {}), state.get("caller")
+        action = requirements.get("x-audit")
+        if action is None or caller is None:
+            return
+        if requirements["x-role"] == READER and not self.settings.audit_searches:
+            return
+        params, client = state["path_params"], scope.get("client")
+        address = format_address(client[0]) if client else None
+        resource = note.resource or state["resources"].audit_chain.names.name_path(params)
+        collections: list[str | None] = [*sorted(note.collections)] or [_find_collection(scope, requirements, params)]
+        for collection in collections:
+            draft = EntryDraft(new_id(), now(), action, caller.key_id, address, collection, resource, status)
+            state["audit_spool"].append(draft)
+
+
 class AuditMiddleware:
     """Stands outside of AuthMiddleware, so that what a key may not do is recorded too. Requests without a valid key are
     not recorded here: they are logged and counted."""
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
-        self.app, self.settings = app, settings
+    def __init__(self, app: ASGIApp, recorder: AuditRecorder) -> None:
+        self.app, self.recorder = app, recorder
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -34,31 +58,14 @@ class AuditMiddleware:
             nonlocal is_recorded
             if message["type"] == "http.response.start" and not is_recorded:
                 is_recorded = True
-                self._record(scope, note, message["status"])
+                self.recorder.record(scope, note, message["status"])
             await send(message)
 
         try:
             await self.app(scope, receive, send_after_entry)
         finally:
             if not is_recorded:  # it failed, or the client has gone
-                self._record(scope, note, FAILED_STATUS)
-
-    def _record(self, scope: Scope, note: AuditNote, status: int) -> None:
-        """Keep an entry for each collection that the request works on, or one without a collection."""
-        state = scope["state"]
-        requirements, caller = state.get("requirements", {}), state.get("caller")
-        action = requirements.get("x-audit")
-        if action is None or caller is None:
-            return
-        if requirements["x-role"] == READER and not self.settings.audit_searches:
-            return
-        params, client = state["path_params"], scope.get("client")
-        address = str(parse_address(client[0]) or "") or None if client else None
-        resource = note.resource or state["resources"].audit_chain.names.name_path(params)
-        collections: list[str | None] = [*sorted(note.collections)] or [_find_collection(scope, requirements, params)]
-        for collection in collections:
-            draft = EntryDraft(new_id(), now(), action, caller.key_id, address, collection, resource, status)
-            state["audit_spool"].append(draft)
+                self.recorder.record(scope, note, FAILED_STATUS)
 
 
 def _find_collection(scope: Scope, requirements: dict[str, str], params: dict[str, Any]) -> str | None:

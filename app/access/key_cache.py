@@ -1,5 +1,6 @@
 """Remember the holders of keys for a moment, so that not every request reads the database."""
 
+import math
 import time
 from collections.abc import Callable
 
@@ -8,6 +9,8 @@ from app.deps.caller import Caller
 
 MAX_CACHED_KEYS = 10_000
 MAX_STALE_SECONDS = 3600.0
+RENEWAL_SHARE = 0.5
+"""Of the time for which a caller is kept: then it is looked up again while requests go on."""
 
 
 class KeyCache:
@@ -26,6 +29,15 @@ class KeyCache:
         if caller is None or time.monotonic() - looked_up_at > self.seconds:
             return None
         return caller if caller.valid_until is None or now() < caller.valid_until else None
+
+    def is_ageing(self, digest: str) -> bool:
+        """Whether a caller was looked up so long ago that it should be looked up again before it is dropped."""
+        looked_up_at, _ = self._callers.get(digest, (-math.inf, None))
+        return time.monotonic() - looked_up_at > RENEWAL_SHARE * self.seconds
+
+    def forget(self, digest: str) -> None:
+        """Drop a caller."""
+        self._callers.pop(digest, None)
 
     def find_stale(self, digest: str) -> Caller | None:
         """Return the caller as it was last looked up, for a time when nothing can be looked up.

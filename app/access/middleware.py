@@ -1,36 +1,12 @@
 """Check the key, the role, the scope and the length of a request before its body is parsed."""
 
-import asyncio
 import json
-import secrets
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
-from urllib.parse import parse_qs
 
-from sqlalchemy.exc import OperationalError
-from sqlalchemy.orm import Session
-from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.access import keys
-from app.access.key_cache import KeyCache
-from app.access.oidc import TokenVerifier, is_token
-from app.access.rate_limits import RateLimits, find_address
-from app.config import Settings
-from app.db.failures import describe_failure
-from app.db.session import reading
-from app.deps.caller import Caller
-from app.deps.scopes import ROW_KINDS, RouteScope, check_binding, check_row
-from app.errors import AppError, Busy, Forbidden, TooLarge, Unauthenticated, describe_problem
-from app.resources import Resources
-from app.serving.traffic import RequestTimestamp
-
-Result = TypeVar("Result")
-MAX_KEY_CACHE_SECONDS = 1.0
-MULTIPART_OVERHEAD_BYTES = 65_536
-MAX_SMALL_JSON_BYTES = 2**20
-"""Of a JSON body that its route does not declare to be large."""
+from app.access.request_checks import MAX_SMALL_JSON_BYTES, RequestChecks
+from app.deps.server.request_headers import choose_request_id, find_header
+from app.errors import AppError, TooLarge, describe_problem
 
 
 class AuthMiddleware:
@@ -41,39 +17,17 @@ class AuthMiddleware:
     `state.requirements` and `state.path_params` are for AuditMiddleware.
     """
 
-    def __init__(
-        self, app: ASGIApp, routes: Sequence[BaseRoute], settings: Settings, resources: Callable[[], Resources]
-    ) -> None:
-        self.app, self.settings, self.resources = app, settings, resources
-        self._routes = _group_routes(routes)
-        self.cache = KeyCache(min(settings.poll_seconds, MAX_KEY_CACHE_SECONDS))
-        self.limits = RateLimits(settings)
-        self.tokens = TokenVerifier(settings) if settings.oidc_issuer else None
-        self._listens_to: Resources | None = None
-        self._traffic = RequestTimestamp(settings.home)
+    def __init__(self, app: ASGIApp, checks: RequestChecks) -> None:
+        self.app, self.checks = app, checks
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        request_id = _get_header(scope, b"x-request-id")[:100] or secrets.token_hex(8)
+        request_id = choose_request_id(scope)
         scope.setdefault("state", {})["request_id"] = request_id
         try:
-            requirements, path_params = self._match_route(scope)
-            scope["state"] |= {"requirements": requirements, "path_params": path_params}
-            role = requirements.get("x-role")
-            if role is not None:
-                self.resources().home.check()
-                await self.limits.count_request(find_address(scope))
-                scope["state"]["caller"] = caller = await self._authenticate(scope)
-                await self.limits.count_use(caller.key_id)
-                _check_role(caller, role)
-                await self._check_scope(scope, RouteScope(requirements["x-scope"]), caller, path_params)
-                scope["state"]["secret_field"] = requirements.get("x-secret")
-                scope["state"]["is_read"] = requirements.get("x-read", False)
-                if scope["method"] == "POST":  # a page that polls for progress does not count as traffic
-                    self._traffic.stamp()
-            body = LimitedBody(scope, receive, self._max_body_bytes(requirements))
+            body = LimitedBody(scope, receive, await self.checks.check(scope))
         except AppError as error:
             await _send_problem(scope, send, error)
             return
@@ -96,95 +50,6 @@ class AuthMiddleware:
         if body.error is not None and not started:
             await _send_problem(scope, send, body.error)
 
-    def _match_route(self, scope: Scope) -> tuple[dict[str, str], dict[str, Any]]:
-        """Return what the route declares (`x-role`, `x-body`, ...), and the parameters of its path.
-
-        The body of a request that no documented route answers is not read: it gets a 404, a 405 or a page.
-        """
-        for route in self._routes.get((scope["method"], _count_segments(scope)), ()):
-            match, child = route.matches(scope)
-            if match == Match.FULL:
-                return getattr(route, "openapi_extra", None) or {}, child.get("path_params", {})
-        return {"x-body": "unread"}, {}
-
-    def _max_body_bytes(self, requirements: Mapping[str, Any]) -> int:
-        """Return the limit of the route's kind of body; one that is not declared is JSON."""
-        settings = self.settings
-        two_photos_as_base64 = 2 * 4 * (settings.max_image_bytes // 3 + 1)
-        photo = two_photos_as_base64 + MULTIPART_OVERHEAD_BYTES
-        limits = {
-            "photo": photo,
-            "archive": settings.max_import_bytes,
-            "lines": settings.max_json_bytes,
-            "unread": sys.maxsize,
-        }
-        is_large = requirements.get("x-large-json", False)
-        json_bytes = settings.max_json_bytes if is_large else min(settings.max_json_bytes, MAX_SMALL_JSON_BYTES)
-        return limits.get(requirements.get("x-body", ""), json_bytes)
-
-    async def _authenticate(self, scope: Scope) -> Caller:
-        scheme, _, bearer = _get_header(scope, b"authorization").partition(" ")
-        secret = bearer.strip() if scheme.lower() == "bearer" else _get_header(scope, b"x-api-key")
-        if not secret:
-            raise Unauthenticated("send a key: Authorization: Bearer KEY, or x-api-key: KEY")
-        caller = await self._find_caller(secret, find_address(scope))
-        if caller is None:
-            raise Unauthenticated("this key is unknown or was revoked")
-        return caller
-
-    async def _check_scope(
-        self, scope: Scope, of_route: RouteScope, caller: Caller, path_params: Mapping[str, Any]
-    ) -> None:
-        """Raises Forbidden or NotFound if the key is bound to collections and the request reaches beyond them."""
-        if not caller.collections:
-            return
-        check_binding(of_route, caller, path_params, parse_qs(scope["query_string"].decode("latin-1")))
-        if of_route in ROW_KINDS:
-            await asyncio.to_thread(
-                self._read, lambda session: check_row(session, of_route, path_params), caller.collections
-            )
-
-    async def _find_caller(self, secret: str, address: str) -> Caller | None:
-        """Find the holder of a key or token. One that is known is looked up again when the cache has dropped it."""
-        self._listen_for_revocations()
-        digest = keys.hash_secret(secret)
-        caller = self.cache.find(digest)
-        if caller is None:
-            await self.limits.check_guesses(address, digest)
-            store = self.cache.prepare_entry(digest)
-            try:
-                caller = await self._look_up(secret)
-            except Busy:
-                caller = self.cache.find_stale(digest)  # a search by vector needs no database
-                if caller is None:
-                    raise
-                return caller
-            if caller is None:
-                await self.limits.count_wrong_key(address)
-            else:
-                store(caller)
-                self.limits.note_accepted(digest)
-        return caller
-
-    async def _look_up(self, secret: str) -> Caller | None:
-        if self.tokens is not None and is_token(secret):
-            return await self.tokens.find_caller(secret)
-        return await asyncio.to_thread(self._read, lambda session: keys.find_caller(session, secret))
-
-    def _listen_for_revocations(self) -> None:
-        """Have the cache cleared when a key is revoked in this process or, with Redis, in another."""
-        resources = self.resources()
-        if self._listens_to is not resources:
-            self._listens_to = resources
-            resources.notifier.listen("keys", self.cache.clear)
-
-    def _read(self, work: Callable[[Session], Result], collections: Sequence[str] = ()) -> Result:
-        try:
-            with reading(self.resources().database, collections) as session:
-                return work(session)
-        except OperationalError as error:
-            raise describe_failure(error) from error
-
 
 class LimitedBody:
     """The body of a request, which may have `limit` bytes. Raises TooLarge as soon as it has more.
@@ -195,7 +60,7 @@ class LimitedBody:
     def __init__(self, scope: Scope, receive: Receive, limit: int) -> None:
         self.receive, self.limit, self.count = receive, limit, 0
         self.error: TooLarge | None = None
-        declared = _get_header(scope, b"content-length")
+        declared = find_header(scope, b"content-length")
         if declared.isdigit() and int(declared) > limit:
             raise self._make_error()
 
@@ -210,32 +75,6 @@ class LimitedBody:
     def _make_error(self) -> TooLarge:
         advice = "send less" if self.limit == MAX_SMALL_JSON_BYTES else "send less, or raise the limit in the settings"
         return TooLarge(f"the body may have {self.limit:,} bytes; {advice}")
-
-
-def _count_segments(scope: Scope) -> int:
-    """Return the number of slashes in the path that Starlette matches routes with: that below the prefix of a proxy."""
-    path, prefix = scope["path"], scope.get("root_path", "")
-    is_below = path == prefix or path.startswith(f"{prefix}/")
-    return int((path[len(prefix) :] if is_below else path).count("/"))
-
-
-def _group_routes(routes: Sequence[BaseRoute]) -> dict[tuple[str, int], list[BaseRoute]]:
-    """Return the routes by method and number of slashes: to try all ninety would take as long as all other checks."""
-    groups: dict[tuple[str, int], list[BaseRoute]] = {}
-    for route in routes:
-        assert isinstance(route, Route), route
-        for method in route.methods or ():
-            groups.setdefault((method, route.path.count("/")), []).append(route)
-    return groups
-
-
-def _check_role(caller: Caller, role: str) -> None:
-    if not caller.may(role):  # type: ignore[arg-type]
-        raise Forbidden(f"this operation needs the role {role}; the key has the role {caller.role}")
-
-
-def _get_header(scope: Scope, name: bytes) -> str:
-    return next((v.decode("latin-1") for k, v in scope["headers"] if k == name), "")
 
 
 async def _send_problem(scope: Scope, send: Send, error: AppError) -> None:

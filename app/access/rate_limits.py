@@ -7,6 +7,7 @@ import asyncio
 import logging
 import math
 import time
+from collections.abc import Sequence
 
 from limits import RateLimitItemPerMinute
 from limits.storage import MemoryStorage, RedisStorage
@@ -30,6 +31,9 @@ WRONG_KEYS = Counter("likeness_wrong_keys", "Requests to this process with an un
 
 log = logging.getLogger("likeness.access")
 
+Limit = tuple[int, str, str]
+"""How many requests a minute, what is limited, and of whom."""
+
 
 class RateLimits:
     """The limits of the settings; 0 switches one off. Its methods raise TooManyRequests."""
@@ -50,6 +54,21 @@ class RateLimits:
         """Count a request with a key."""
         if self.per_key:
             await self._count("key", self.per_key, key_id)
+
+    def has_room(self, address: str, key_id: str) -> bool:
+        """Whether a request of this address and key is within the limits, if that is known in this process."""
+        limits = self._list_limits(address, key_id)
+        return not limits or self._counts.has_room(limits)
+
+    def count_at_once(self, address: str, key_id: str) -> None:
+        """Count a request for which `has_room` was true."""
+        limits = self._list_limits(address, key_id)
+        if limits:
+            self._counts.hit_at_once(limits)
+
+    def _list_limits(self, address: str, key_id: str) -> list[Limit]:
+        limits: list[Limit] = [(self.per_address, "address", address), (self.per_key, "key", key_id)]
+        return [limit for limit in limits if limit[0]] if self.per_address or self.per_key else []
 
     async def check_guesses(self, address: str, digest: str) -> None:
         """Refuse an address that has sent too many wrong keys, unless this secret was accepted a short while ago.
@@ -100,6 +119,17 @@ class _Counts:
             )
             self._redis = SlidingWindowCounterRateLimiter(storage)
         self._redis_away_until = -math.inf
+
+    def has_room(self, limits: Sequence[Limit]) -> bool:
+        """Whether none of these amounts is reached; False if only Redis knows."""
+        if self._uses_redis():
+            return False
+        return all(self._memory.test(RateLimitItemPerMinute(amount), *name) for amount, *name in limits)
+
+    def hit_at_once(self, limits: Sequence[Limit]) -> None:
+        """Count one for each of these limits, in this process."""
+        for amount, *name in limits:
+            self._memory.hit(RateLimitItemPerMinute(amount), *name)
 
     async def hit(self, amount: int, *name: str) -> bool:
         """Count one; False if the amount is reached already."""

@@ -10,10 +10,11 @@ from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 from pydantic.json_schema import JsonSchemaMode
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.deps import headers
 from app.deps.problems import Problem, Refusal, build_example
+from app.deps.server.immediate_answers import ImmediateAnswersMiddleware, ImmediateRoute, Steps
 from app.deps.server.security_headers import SecurityHeadersMiddleware
 from app.deps.server.unread_bodies import UnreadBodyMiddleware
 from app.document.about import API_DESCRIPTION, IDEMPOTENCY_KEY, SECURITY_SCHEMES, TAG_DESCRIPTIONS
@@ -42,6 +43,14 @@ class DocumentedApi(FastAPI):
         for router in routers:
             self.include_router(router)
         self.documented = [route for router in routers for route in router.routes]
+        self._entrance: ASGIApp = super().__call__
+
+    def answer_at_once(self, route: ImmediateRoute, steps: Steps) -> None:
+        """Answer requests to this route before all layers where that is possible: see `ImmediateAnswersMiddleware`."""
+        self._entrance = ImmediateAnswersMiddleware(super().__call__, route, steps)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._entrance(scope, receive, send)
 
     def build_middleware_stack(self) -> ASGIApp:
         """Put around everything, the handler of unexpected errors included, what holds for every answer."""

@@ -1,18 +1,19 @@
 """Search the index until there are enough people, group faces by person, and apply the labels about them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from sqlalchemy.orm import Session
 
-from app.db.immediate import require_session
+from app.db.immediate import DatabaseNeeded, require_session
 from app.search.corrections import Corrections, add_joined_faces, find_corrections
 from app.search.criteria import Criteria, MixedNeighbours, search_mix
 from app.search.enrolled_faces import filter_faces, read_faces
 from app.search.params import SearchParams
 from app.serving.deployments import SearchEffort, ServedModel
-from app.serving.faces.face_table import EnrolledFace
+from app.serving.faces.found_faces import FoundFaces
 from ml.identification.searches import FACES_PER_SEARCH
 from ml.indexes import choose_operating_point
 from ml.indexes.base import Neighbours
@@ -27,42 +28,47 @@ MIN_PEOPLE = 2
 """A decision needs the nearest person and the next one."""
 
 
-@dataclass(frozen=True, eq=False)
-class Group:
-    """The faces of one person, or a face without a name: their columns in the result of a query, nearest first.
+Group = tuple[int, list[int]]
+"""A person, or a face without a name: the number of the person, see `LabelConstraints`, and the columns of the faces in
+the result of a query, nearest first."""
 
-    person: the number of the person, see `LabelConstraints`
+
+class QueryCandidates(NamedTuple):
+    """What the index returned for one query, less what labels rule out.
+
+    pks, distances: of each column of the result, nearest first; -1 and infinity where there is no face
+    columns_of: person -> their columns, both nearest first; groups: these people or, for `group_by=face`, faces
     """
 
-    person: int
-    columns: list[int]
+    pks: list[int]
+    distances: list[float]
+    columns_of: dict[int, list[int]]
+    groups: list[Group]
+    corrections: Corrections
 
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """What the index returned, less what labels rule out.
+    """What the index returned, by query.
 
-    faces: pk -> face, of all that are still enrolled; people: pk -> the number of the face's person
-    groups: of each query, nearest first; corrections: of each query
+    faces: all that are still enrolled; people: pk -> the number of the face's person
     is_complete: searching further would have changed nothing
     """
 
     neighbours: Neighbours
-    faces: dict[int, EnrolledFace]
-    people: dict[int, int]
-    groups: list[list[Group]]
-    corrections: list[Corrections]
+    faces: FoundFaces
+    people: Mapping[int, int]
+    queries: list[QueryCandidates]
     is_complete: bool
-
-    def person(self, query: int, pk: int) -> int:
-        """Return the number of a face's person, -1 if the face or the person is left out for this query."""
-        corrections = self.corrections[query]
-        person = self.people.get(pk, -1)
-        return -1 if person in corrections.ruled_out or pk in corrections.separated else person
 
 
 def find_candidates(
-    session: Session | None, criteria: Criteria, queries: Sequence[Rows], params: SearchParams, excluded: int | None
+    session: Session | None,
+    criteria: Criteria,
+    queries: Sequence[Rows],
+    params: SearchParams,
+    excluded: int | None,
+    may_go_on: bool = True,
 ) -> Candidates:
     """Search for more and more faces, until there are as many people as requested.
 
@@ -70,6 +76,7 @@ def find_candidates(
     changed are dropped.
 
     queries: each task's (Q, dim) rows; excluded: the pk of the query face, which is left out, if it is enrolled
+    may_go_on: whether to search again for all queries if one has too few people; if not, DatabaseNeeded is raised
     """
     allowed = filter_faces(session, criteria.collection, params.filter)
     efforts = [_choose_effort(c.served, params) for c in criteria.tasks]
@@ -88,6 +95,8 @@ def find_candidates(
         candidates = _group_neighbours(session, criteria, queries, neighbours, params, excluded)
         if k >= max_k or candidates.is_complete:
             return candidates
+        if not may_go_on:
+            raise DatabaseNeeded
         k = min(max_k, 4 * k)
 
 
@@ -114,20 +123,28 @@ def _group_neighbours(
     params: SearchParams,
     excluded: int | None,
 ) -> Candidates:
-    """Read the faces that the index returned, apply the labels, and group the faces of each query."""
-    pks = np.unique(neighbours.ids)
-    faces = read_faces(session, criteria.faces, pks[pks >= 0])
-    faces.pop(excluded, None)  # type: ignore[arg-type]
-    constraints = criteria.first.deployment.constraints
-    people = {pk: face.owner if criteria.is_mix else constraints.person(face.owner) for pk, face in faces.items()}
-    corrections = [
-        _find_corrections(criteria, rows, ids, people, excluded)
-        for rows, ids in zip(queries[0], neighbours.ids.tolist(), strict=True)
+    """Look up the faces that the index returned, apply the labels, and group the faces of each query."""
+    pks = neighbours.ids[0] if len(neighbours.ids) == 1 else np.unique(neighbours.ids)
+    faces = read_faces(session, criteria.faces, pks if pks.min(initial=0) >= 0 else pks[pks >= 0])
+    if excluded is not None:
+        faces.discard(excluded)
+    people = _find_people(criteria, faces)
+    grouped = [
+        _group_faces(criteria, rows, of_query.tolist(), distances.tolist(), people, params, excluded)
+        for rows, of_query, distances in zip(queries[0], neighbours.ids, neighbours.distances, strict=True)
     ]
-    candidates = Candidates(neighbours, faces, people, [], corrections, False)
-    groups = [_group_faces(candidates, query, params) for query in range(len(neighbours.ids))]
-    is_complete = all(_is_complete(neighbours, query, groups[query], params) for query in range(len(groups)))
-    return replace(candidates, groups=groups, is_complete=is_complete)
+    is_complete = all(
+        _is_complete(neighbours, query, of_query.groups, params) for query, of_query in enumerate(grouped)
+    )
+    return Candidates(neighbours, faces, people, grouped, is_complete)
+
+
+def _find_people(criteria: Criteria, faces: FoundFaces) -> Mapping[int, int]:
+    """Return pk -> the number of the face's person."""
+    constraints = criteria.first.deployment.constraints
+    if criteria.is_mix or not constraints:
+        return faces.owners
+    return {pk: constraints.person(owner) for pk, owner in faces.owners.items()}
 
 
 def _find_corrections(
@@ -144,15 +161,33 @@ def _find_corrections(
     return find_corrections(criteria.first, query, nearest, excluded)
 
 
-def _group_faces(candidates: Candidates, query: int, params: SearchParams) -> list[Group]:
-    """Group the faces of one query by person, or leave each by itself, in the order of their nearest faces."""
-    groups: dict[int, Group] = {}
-    for column, pk in enumerate(candidates.neighbours.ids[query].tolist()):
-        person = candidates.person(query, pk)
-        if person >= 0:
-            key = person if params.group_by == "subject" else column
-            groups.setdefault(key, Group(person, [])).columns.append(column)
-    return list(groups.values())
+def _group_faces(
+    criteria: Criteria,
+    query: Rows,
+    pks: list[int],
+    distances: list[float],
+    people: Mapping[int, int],
+    params: SearchParams,
+    excluded: int | None,
+) -> QueryCandidates:
+    """Group the faces of one query, (dim,), by person, or leave each by itself, in the order of their nearest faces."""
+    corrections = _find_corrections(criteria, query, pks, people, excluded)
+    columns_of: dict[int, list[int]] = {}
+    is_corrected = corrections is not NO_CORRECTIONS
+    for column, pk in enumerate(pks):
+        person = people.get(pk)
+        if person is None or (is_corrected and (person in corrections.ruled_out or pk in corrections.separated)):
+            continue
+        if person in columns_of:
+            columns_of[person].append(column)
+        else:
+            columns_of[person] = [column]
+    if params.group_by == "subject":
+        groups = list(columns_of.items())
+    else:
+        faces = sorted((column, person) for person, columns in columns_of.items() for column in columns)
+        groups = [(person, [column]) for column, person in faces]
+    return QueryCandidates(pks, distances, columns_of, groups, corrections)
 
 
 def _is_complete(neighbours: Neighbours, query: int, groups: list[Group], params: SearchParams) -> bool:
@@ -160,5 +195,5 @@ def _is_complete(neighbours: Neighbours, query: int, groups: list[Group], params
     if not isinstance(neighbours, MixedNeighbours):
         return len(groups) >= max(params.limit, MIN_PEOPLE)
     bound = neighbours.bound[query]
-    last = groups[params.limit - 1].columns[0] if len(groups) >= params.limit else None
+    last = groups[params.limit - 1][1][0] if len(groups) >= params.limit else None
     return bool(np.isinf(bound) or (last is not None and neighbours.distances[query, last] < bound))

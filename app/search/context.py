@@ -33,6 +33,10 @@ class SearchContext:
     change: int | None = None
     after_answer: list[Callable[[], None]] = field(default_factory=list)
 
+    def copy(self) -> "SearchContext":
+        """Return the context of another search, after which nothing is to be done yet."""
+        return SearchContext(self.engine, self.session, self.change)
+
     def finish(self) -> None:
         """Do what waits for the answer."""
         for work in self.after_answer:

@@ -1,19 +1,22 @@
 """Choose the threshold up to which matches are accepted, and decide whether a search names somebody."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Literal
+from functools import lru_cache
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.deps.shared_schemas import SubjectRef
 from app.errors import Conflict
-from app.search.schemas import AppliedThreshold, Decision, Evidence, Match, ScoreOut
+from app.search.schemas import AppliedThreshold, Decision, Evidence
 from app.serving.scores import Scores
 from ml.identification.open_set import PersonThreshold
 from ml.identification.person_distance import DecisionRule
 
+MAX_KEPT_THRESHOLDS = 64
 FaceDecision = tuple[Decision | None, SubjectRef | None]
 """The decision and, for a match, the person."""
 UNCALIBRATED = (
@@ -43,13 +46,39 @@ class AcceptanceThreshold:
         """Whether the answer leaves out the matches beyond it."""
         return self.kind in ("fmr", "similarity")
 
-    def accepts(self, score: ScoreOut) -> bool | None:
+    def accepts(self, distance: float, similarity: float | None, person_distance: float | None) -> bool | None:
         """Whether a match with these scores passes."""
         if self.kind == "fpir":
-            return score["person_distance"] is not None and score["person_distance"] <= self.distance
+            return person_distance is not None and person_distance <= self.distance
         if self.kind == "similarity":
-            return score["similarity"] is not None and score["similarity"] >= (self.similarity or 0)
-        return None if self.kind is None else score["distance"] <= self.distance
+            return similarity is not None and similarity >= (self.similarity or 0)
+        return None if self.kind is None else distance <= self.distance
+
+
+class PairScores(NamedTuple):
+    """What n distances mean, before any threshold is applied; None for each where nothing is calibrated."""
+
+    similarity: Sequence[float | None]
+    probability: Sequence[float | None]
+    fmr: Sequence[float | None]
+
+
+class RankedMatch(NamedTuple):
+    """A person, or a face without a name, as a query ranks them.
+
+    person: their number, see `LabelConstraints`; columns: of their faces in the result of the query, nearest first
+    distance, probability: of the nearest face; person_distance: None if it is not among the nearest people
+    passes: whether it is accepted, None without a threshold
+    """
+
+    person: int
+    columns: list[int]
+    distance: float
+    probability: float | None
+    person_distance: float | None
+    passes: bool | None
+    is_named: bool
+    is_distractor: bool
 
 
 def make_person_threshold(scores: Scores, fpir: float | None, faces: int) -> AcceptanceThreshold:
@@ -63,6 +92,12 @@ def make_person_threshold(scores: Scores, fpir: float | None, faces: int) -> Acc
         if fpir is not None:
             raise Conflict(UNCALIBRATED, code="NotCalibrated")
         return AcceptanceThreshold(None, rule=scores.rule)
+    return _accept_people(measured, faces)
+
+
+@lru_cache(MAX_KEPT_THRESHOLDS)
+def _accept_people(measured: PersonThreshold, faces: int) -> AcceptanceThreshold:
+    """Return the threshold with its description, which takes longer to make than to serialise."""
     return AcceptanceThreshold(
         "fpir",
         measured.person_distance,
@@ -101,20 +136,20 @@ def make_pair_threshold(
     return AcceptanceThreshold("fmr", measured.distance, description=description)
 
 
-def score_faces(scores: Scores, distances: NDArray[np.float32]) -> list[ScoreOut]:
-    """Return the scores of (n,) distances, before any threshold is applied."""
-    blank: list[None] = [None] * len(distances)
+def score_faces(scores: Scores, distances: NDArray[np.float32]) -> PairScores:
+    """Return what (n,) distances mean."""
     probability = scores.probability(distances)
-    measures = (None if probability is None else 100 * probability, probability, scores.fmr(distances))
-    columns = [blank if measure is None else measure.tolist() for measure in measures]
-    return [
-        ScoreOut(distance=d, similarity=s, probability=p, fmr_estimate=f, person_distance=None, passes=None)
-        for d, s, p, f in zip(distances.tolist(), *columns, strict=True)
-    ]
+    if probability is None:
+        return PairScores(*[[None] * len(distances)] * 3)
+    fmr = scores.fmr(distances)
+    assert fmr is not None, "a calibration has both"
+    return PairScores((100 * probability).tolist(), probability.tolist(), fmr.tolist())
 
 
-def decide(threshold: AcceptanceThreshold, matches: Sequence[Match]) -> FaceDecision:
-    """Decide who a face is, from its nearest people, in any order.
+def decide(
+    threshold: AcceptanceThreshold, matches: Sequence[RankedMatch]
+) -> tuple[Decision | None, RankedMatch | None]:
+    """Decide who a face is, from its nearest people, in any order. Returns the decision and, for a match, who it is.
 
     The nearest person with a name decides, even if a face without a name is nearer. A face without a name counts only
     if this person does not pass. If a distractor is nearer than everybody with a name, the face is unknown.
@@ -122,28 +157,27 @@ def decide(threshold: AcceptanceThreshold, matches: Sequence[Match]) -> FaceDeci
     if threshold.kind is None:
         return None, None
     matches = sorted(matches, key=_make_sort_key)
-    first = next((m for m in matches if m["subject"] is not None or m["role"] == "distractor"), None)
-    if first is not None and first["role"] == "distractor":
+    first = next((m for m in matches if m.is_named or m.is_distractor), None)
+    if first is not None and first.is_distractor:
         return "unknown", None
-    if first is not None and first["passes"]:
-        return "match", first["subject"]
-    nameless = [m for m in matches if m["subject"] is None and m["role"] != "distractor"]
-    if any(m["passes"] for m in nameless):
-        return "match", None
+    if first is not None and first.passes:
+        return "match", first
+    nameless = [m for m in matches if not m.is_named and not m.is_distractor]
+    passing = next((m for m in nameless if m.passes), None)
+    if passing is not None:
+        return "match", passing
     if threshold.kind == "fpir" and any(_is_possible(threshold, m) for m in ([first] if first else []) + nameless):
         return "possible", None
     return "unknown", None
 
 
-def _is_possible(threshold: AcceptanceThreshold, match: Match) -> bool:
-    distance = match["person_distance"]
-    return distance is not None and distance <= threshold.possible_distance
+def _is_possible(threshold: AcceptanceThreshold, match: RankedMatch) -> bool:
+    return match.person_distance is not None and match.person_distance <= threshold.possible_distance
 
 
-def _make_sort_key(match: Match) -> tuple[float, float]:
+def _make_sort_key(match: RankedMatch) -> tuple[float, float]:
     """Return the key to sort matches by: the person distance if it is known, then the distance."""
-    distance = match["person_distance"]
-    return (float("inf") if distance is None else distance), match["distance"]
+    return (math.inf if match.person_distance is None else match.person_distance), match.distance
 
 
 def _describe_threshold(measured: PersonThreshold, faces: int) -> AppliedThreshold:

@@ -15,7 +15,8 @@ from app.errors import Busy, Invalid, NotFound
 from app.galleries.retention import may_be_used
 from app.search.filters import Filter
 from app.serving.deployments import ServedModel
-from app.serving.faces.face_table import EnrolledFace, FaceTable
+from app.serving.faces.face_table import FaceTable
+from app.serving.faces.found_faces import EnrolledFace, FoundFaces
 from app.serving.loaded_index import LoadedIndex
 from app.storage.blob_store import Blobs
 from app.storage.embedding_codec import decode_embeddings
@@ -37,14 +38,14 @@ FACES_QUERIES = {
 }
 
 
-def read_faces(session: Session | None, table: FaceTable | None, pks: Ids) -> dict[int, EnrolledFace]:
-    """Return pk -> face of those that are still enrolled and may be found: see `may_be_used`. Raises DatabaseNeeded.
+def read_faces(session: Session | None, table: FaceTable | None, pks: Ids) -> FoundFaces:
+    """Return those of (n,) pks that are still enrolled and may be found: see `may_be_used`. Raises DatabaseNeeded.
 
     table: where they are in memory, None if they must be read from the database
     """
     if table is not None:
         return table.read(pks, now())
-    return query_faces(require_session(session), pks.tolist())
+    return FoundFaces(query_faces(require_session(session), pks.tolist()).values())
 
 
 def query_faces(session: Session, pks: Sequence[int]) -> dict[int, EnrolledFace]:

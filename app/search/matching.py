@@ -1,36 +1,31 @@
-"""Find the matches of each query: score the nearest people, decide, and say which labels changed the answer."""
+"""Find the matches of each query: rank the nearest people, decide, and say which labels changed the answer."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 from sqlalchemy.orm import Session
 
 from app.deps.shared_schemas import SubjectRef
-from app.search.candidates import Candidates, Group, find_candidates
+from app.search.candidates import Candidates, Group, QueryCandidates, find_candidates
 from app.search.corrections import Corrections, describe_correction, name_person
 from app.search.criteria import Criteria, MixedNeighbours, check_tasks_enabled
-from app.search.decision import AcceptanceThreshold, FaceDecision, decide, score_faces
+from app.search.decision import AcceptanceThreshold, FaceDecision, PairScores, RankedMatch, decide, score_faces
 from app.search.enrolled_faces import read_templates
 from app.search.params import SearchParams
-from app.search.schemas import Correction, Effect, Match, MatchedFace, ScoreOut
+from app.search.schemas import Correction, Effect, Match
 from app.serving.deployments import ServedModel
-from app.serving.faces.face_table import EnrolledFace
+from app.serving.faces.found_faces import FoundFaces
 from ml.identification.label_constraints import LabelledPair
-from ml.identification.person_distance import DecisionRule, shortlist
+from ml.identification.person_distance import SHORTLIST_PEOPLE, DecisionRule
 from ml.identification.searches import FACES_PER_SEARCH
-from ml.identification.templates import template_distances
+from ml.identification.templates import PersonTemplate, template_distances
 from ml.types import Rows
 
 MAX_FACES_PER_MATCH = 10
-
-
-class PersonMatch(NamedTuple):
-    """A match with the number of its person, see `LabelConstraints`."""
-
-    person: int
-    match: Match
+Templates = Mapping[int, PersonTemplate]
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,18 +35,30 @@ class SearchHits:
     matches, decisions, corrections: of each query
     nearest: of each query, the nearest people, whether or not they pass
     faces: pk -> face, of all that the index returned and that are still enrolled
-    fraction: distances computed over faces in the index; cells_probed: in each task's index
+    fractions: distances computed over faces in the index, of each query; cells_probed: in each task's index
     is_complete: searching further would have changed nothing
     """
 
     matches: list[list[Match]]
-    nearest: list[list[PersonMatch]]
+    nearest: list[list[RankedMatch]]
     decisions: list[FaceDecision]
     corrections: list[list[Correction]]
-    faces: dict[int, EnrolledFace]
-    fraction: float
+    faces: FoundFaces
+    fractions: list[float]
     cells_probed: tuple[int, ...]
     is_complete: bool
+
+
+class _Result(NamedTuple):
+    """What the index returned for one query, with the meaning of its distances. query: its number"""
+
+    criteria: Criteria
+    candidates: Candidates
+    query: int
+    of_query: QueryCandidates
+    corrections: Corrections
+    scores: PairScores
+    threshold: AcceptanceThreshold
 
 
 def find_matches(
@@ -61,174 +68,182 @@ def find_matches(
     params: SearchParams,
     threshold: AcceptanceThreshold,
     excluded: int | None = None,
+    may_go_on: bool = True,
 ) -> SearchHits:
-    """Find the nearest people of each query. Raises Conflict, Busy, WrongShape, NotFinite.
+    """Find the nearest people of each query. Raises Conflict, Busy, WrongShape, NotFinite, DatabaseNeeded.
 
-    queries: each task's (Q, dim) rows; excluded: the pk of a face that is left out
+    queries: each task's (Q, dim) rows; excluded: the pk of a face that is left out; may_go_on: as `find_candidates`
     """
     check_tasks_enabled(session, [c.served.task for c in criteria.tasks])
-    candidates = find_candidates(session, criteria, queries, params, excluded)
-    person_distances: list[dict[int, float]] = [{}] * len(candidates.groups)
-    if not criteria.is_mix:
-        person_distances = _compute_person_distances(
-            session, criteria.first, queries[0], candidates, threshold.rule, excluded
-        )
-    nearest = [
-        _build_matches(criteria, candidates, query, params, threshold, distances)
-        for query, distances in enumerate(person_distances)
-    ]
-    decisions = [_decide(criteria, candidates, query, threshold, matches) for query, matches in enumerate(nearest)]
-    corrections = [
-        _list_corrections(criteria, candidates, query, threshold, matches[: params.limit])
-        for query, matches in enumerate(nearest)
-    ]
-    shown = [[m.match for m in matches if m.match["passes"] or not threshold.is_filter] for matches in nearest]
+    candidates = find_candidates(session, criteria, queries, params, excluded, may_go_on)
+    templates = _read_templates(session, criteria, candidates, threshold.rule, excluded)
     neighbours = candidates.neighbours
+    matches, nearest, decisions, corrections = [], [], list[FaceDecision](), []
+    for query, distances in enumerate(neighbours.distances):
+        of_query, scores = candidates.queries[query], score_faces(criteria.scores, distances)
+        result = _Result(criteria, candidates, query, of_query, of_query.corrections, scores, threshold)
+        person_distances = dict[int, float]()
+        if not criteria.is_mix:
+            row = queries[0][query : query + 1]
+            person_distances = _compute_person_distances(criteria.first, row, result, templates)
+        ranked = _rank_people(result, params, person_distances)
+        shown = [match for match in ranked if match.passes or not threshold.is_filter][: params.limit]
+        nearest.append(ranked)
+        decisions.append(_decide(result, ranked))
+        corrections.append(_list_corrections(result, ranked[: params.limit]))
+        matches.append([_build_match(result, match, params) for match in shown])
     return SearchHits(
-        matches=[matches[: params.limit] for matches in shown],
+        matches=matches,
         nearest=nearest,
         decisions=decisions,
         corrections=corrections,
         faces=candidates.faces,
-        fraction=float(neighbours.fraction.mean()) if len(neighbours.fraction) else 0.0,
+        fractions=neighbours.fraction.tolist(),
         cells_probed=neighbours.cells_probed if isinstance(neighbours, MixedNeighbours) else (neighbours.m,),
         is_complete=candidates.is_complete,
     )
 
 
+def _read_templates(
+    session: Session | None, criteria: Criteria, candidates: Candidates, rule: DecisionRule, excluded: int | None
+) -> Templates:
+    """Return the templates of the people with a name on the shortlists of all queries."""
+    if criteria.is_mix or not rule.template_weight:
+        return {}
+    shortlists = (islice(of_query.columns_of, SHORTLIST_PEOPLE) for of_query in candidates.queries)
+    named = dict.fromkeys(person for shortlist in shortlists for person in shortlist if not person % 2)
+    return read_templates(session, criteria.first, list(named), excluded)
+
+
 def _compute_person_distances(
-    session: Session | None,
-    served: ServedModel,
-    queries: Rows,
-    candidates: Candidates,
-    rule: DecisionRule,
-    excluded: int | None,
-) -> list[dict[int, float]]:
-    """Return for each of (Q, dim) queries the nearest people: person -> person distance."""
-    neighbours = candidates.neighbours
-    numbers = [[candidates.person(q, pk) for pk in pks] for q, pks in enumerate(neighbours.ids.tolist())]
-    near = shortlist(np.array(numbers, np.int64).reshape(neighbours.ids.shape), neighbours.distances)
-    distractors = [candidates.people[pk] for pk, face in candidates.faces.items() if face.role == "distractor"]
-    is_named = (near.people >= 0) & (near.people % 2 == 0)
-    is_distractor = np.isin(near.people, distractors)
-    template = near.nearest.copy()
-    if rule.template_weight and is_named.any():
-        templates = read_templates(session, served, np.unique(near.people[is_named]).tolist(), excluded)
-        cells = [(q, c) for q, c in zip(*np.nonzero(is_named), strict=True) if int(near.people[q, c]) in templates]
-        own = [templates[int(near.people[cell])] for cell in cells]
-        rows = queries[[query for query, _ in cells]]
-        for cell, distance in zip(cells, template_distances(served.index.metric, rows, own), strict=True):
-            template[cell] = distance
-    distances = rule.person_distances(rule.base_distances(near.nearest, template), is_named | is_distractor)
-    return [
-        {int(person): float(d) for person, d in zip(people, of_query, strict=True) if person >= 0}
-        for people, of_query in zip(near.people, distances, strict=True)
-    ]
+    served: ServedModel, query: Rows, result: _Result, templates: Templates
+) -> dict[int, float]:
+    """Return the nearest people of a (1, dim) query: person -> person distance."""
+    of_query, faces = result.of_query, result.candidates.faces
+    people = list(islice(of_query.columns_of, SHORTLIST_PEOPLE))
+    nearest = [of_query.distances[of_query.columns_of[person][0]] for person in people]
+    template, own = nearest, [person for person in people if person in templates]
+    if own:
+        rows, of_people = np.repeat(query, len(own), 0), [templates[person] for person in own]
+        known = dict(zip(own, template_distances(served.index.metric, rows, of_people).tolist(), strict=True))
+        template = [known.get(person, distance) for person, distance in zip(people, nearest, strict=True)]
+    distractors = {result.candidates.people[pk] for pk in faces.distractors if pk in faces}
+    are_rivals = [not person % 2 or person in distractors for person in people]
+    distances = result.threshold.rule.compute_person_distances(nearest, template, are_rivals)
+    return dict(zip(people, distances, strict=True))
 
 
-def _build_matches(
-    criteria: Criteria,
-    candidates: Candidates,
-    query: int,
-    params: SearchParams,
-    threshold: AcceptanceThreshold,
-    person_distances: Mapping[int, float],
-) -> list[PersonMatch]:
-    """Return the nearest groups of a query with their scores, by person distance if it is known, then by distance."""
-    neighbours, groups = candidates.neighbours, candidates.groups[query]
-    if params.group_by == "subject" and person_distances:
-        groups = sorted(groups, key=lambda group: person_distances.get(group.person, np.inf))
-    groups = groups[: max(params.limit, FACES_PER_SEARCH)]
-    columns = [column for group in groups for column in group.columns[:MAX_FACES_PER_MATCH]]
-    scores = dict(zip(columns, score_faces(criteria.scores, neighbours.distances[query, columns]), strict=True))
-    matches = []
-    for rank, group in enumerate(groups):
-        nearest = group.columns[0]
-        score = scores[nearest]
-        score["person_distance"] = person_distances.get(group.person)
-        score["passes"] = _passes(candidates.corrections[query], group.person, threshold, score)
-        face = candidates.faces[int(neighbours.ids[query, nearest])]
-        match = _build_match(face, _find_subject(criteria, face, group.person), score)
-        if params.group_by == "subject" and rank < params.limit:
-            match["faces"] = _build_matched_faces(candidates, query, group, scores)
-        if isinstance(neighbours, MixedNeighbours):
-            tasks = [c.served.task for c in criteria.tasks]
-            match["distances"] = dict(zip(tasks, neighbours.by_task[query][:, nearest].tolist(), strict=True))
-        matches.append(PersonMatch(group.person, match))
-    return matches
+def _rank_people(result: _Result, params: SearchParams, person_distances: Mapping[int, float]) -> list[RankedMatch]:
+    """Return the nearest groups of a query, by person distance if it is known, then by distance."""
+    of_query, limit = result.of_query, max(params.limit, FACES_PER_SEARCH)
+    if params.group_by == "face" or not person_distances:
+        return _rank_groups(result, of_query.groups[:limit], person_distances)
+    count = len(person_distances)  # the first groups are these people
+    groups = sorted(of_query.groups[:count], key=lambda group: person_distances[group[0]])
+    groups += of_query.groups[count : max(params.limit, count)]
+    ranked = _rank_groups(result, groups, person_distances)
+    if result.threshold.kind == "fpir" and any(match.is_named or match.is_distractor for match in ranked[:count]):
+        return ranked  # nobody farther away can pass, or has a part in the decision
+    return ranked + _rank_groups(result, of_query.groups[len(ranked) : limit], person_distances)
 
 
-def _passes(corrections: Corrections, person: int, threshold: AcceptanceThreshold, score: ScoreOut) -> bool | None:
-    """Whether a person passes: by labels if they say so, else by the threshold."""
-    if person == corrections.confirmed:
-        return True
-    return False if person in corrections.rejected else threshold.accepts(score)
+def _rank_groups(result: _Result, groups: Sequence[Group], person_distances: Mapping[int, float]) -> list[RankedMatch]:
+    """Return these groups with what the decision needs to know of them."""
+    of_query, threshold, scores, corrections = result.of_query, result.threshold, result.scores, result.corrections
+    faces, constraints = result.candidates.faces, result.criteria.first.deployment.constraints
+    ranked = []
+    for person, columns in groups:
+        nearest = columns[0]
+        pk, distance, person_distance = of_query.pks[nearest], of_query.distances[nearest], person_distances.get(person)
+        if person == corrections.confirmed:
+            passes: bool | None = True
+        elif person in corrections.rejected:
+            passes = False
+        else:
+            passes = threshold.accepts(distance, scores.similarity[nearest], person_distance)
+        is_named = not faces.owners[pk] % 2 or name_person(constraints, person) is not None
+        is_distractor, probability = pk in faces.distractors, scores.probability[nearest]
+        match = person, columns, distance, probability, person_distance, passes, is_named, is_distractor
+        ranked.append(RankedMatch(*match))
+    return ranked
 
 
-def _find_subject(criteria: Criteria, face: EnrolledFace, person: int) -> SubjectRef | None:
+def _find_subject(result: _Result, pk: int, person: int) -> SubjectRef | None:
     """Return the name of a face, or of the person whom labels joined it to."""
-    if face.subject is not None:
-        return SubjectRef(id=face.subject, external_id=face.external_id)
-    return name_person(criteria.first.deployment.constraints, person)
+    name = result.candidates.faces.find_name(pk)
+    if name is not None:
+        return SubjectRef(id=name.id, external_id=name.external_id)
+    return name_person(result.criteria.first.deployment.constraints, person)
 
 
-def _build_match(face: EnrolledFace, subject: SubjectRef | None, score: ScoreOut) -> Match:
-    return cast(Match, {"face_id": face.face_id, "subject": subject, "role": face.role, **score})
+def _build_match(result: _Result, match: RankedMatch, params: SearchParams) -> Match:
+    """Build what the answer says of a match."""
+    of_query, scores, faces = result.of_query, result.scores, result.candidates.faces
+    nearest = match.columns[0]
+    pk, similarity = of_query.pks[nearest], scores.similarity
+    built: Match = {
+        "face_id": faces.face_ids[pk],
+        "subject": _find_subject(result, pk, match.person),
+        "role": faces.find_role(pk),
+        "distance": match.distance,
+        "similarity": similarity[nearest],
+        "probability": match.probability,
+        "fmr_estimate": scores.fmr[nearest],
+        "person_distance": match.person_distance,
+        "passes": match.passes,
+    }
+    if params.group_by == "subject":
+        face_ids, pks, distances = faces.face_ids, of_query.pks, of_query.distances
+        built["faces"] = [
+            {"face_id": face_ids[pks[column]], "distance": distances[column], "similarity": similarity[column]}
+            for column in match.columns[:MAX_FACES_PER_MATCH]
+        ]
+    neighbours = result.candidates.neighbours
+    if isinstance(neighbours, MixedNeighbours):
+        tasks = [c.served.task for c in result.criteria.tasks]
+        built["distances"] = dict(zip(tasks, neighbours.by_task[result.query][:, nearest].tolist(), strict=True))
+    return built
 
 
-def _build_matched_faces(
-    candidates: Candidates, query: int, group: Group, scores: Mapping[int, ScoreOut]
-) -> list[MatchedFace]:
-    """Build the faces of a match. scores: column of the query's result -> scores"""
-    columns = group.columns[:MAX_FACES_PER_MATCH]
-    faces = (candidates.faces[pk] for pk in candidates.neighbours.ids[query, columns].tolist())
-    return [
-        MatchedFace(face_id=face.face_id, distance=scores[c]["distance"], similarity=scores[c]["similarity"])
-        for c, face in zip(columns, faces, strict=True)
-    ]
-
-
-def _decide(
-    criteria: Criteria,
-    candidates: Candidates,
-    query: int,
-    threshold: AcceptanceThreshold,
-    matches: Sequence[PersonMatch],
-) -> FaceDecision:
+def _decide(result: _Result, matches: Sequence[RankedMatch]) -> FaceDecision:
     """Decide who a face is: by labels if it is enrolled and they say so, else from the nearest people.
 
     People whom labels reject are passed over.
     """
-    corrections = candidates.corrections[query]
+    constraints, corrections = result.criteria.first.deployment.constraints, result.corrections
     if corrections.confirmed is not None:
-        subject = name_person(criteria.first.deployment.constraints, corrections.confirmed)
+        subject = name_person(constraints, corrections.confirmed)
         if subject is not None:
             return "match", subject
-    return decide(threshold, [m.match for m in matches if m.person not in corrections.rejected])
+    if corrections.rejected:
+        matches = [match for match in matches if match.person not in corrections.rejected]
+    decision, decided = decide(result.threshold, matches)
+    if decided is None:
+        return decision, None
+    return decision, _find_subject(result, result.of_query.pks[decided.columns[0]], decided.person)
 
 
-def _list_corrections(
-    criteria: Criteria,
-    candidates: Candidates,
-    query: int,
-    threshold: AcceptanceThreshold,
-    matches: Sequence[PersonMatch],
-) -> list[Correction]:
+def _list_corrections(result: _Result, matches: Sequence[RankedMatch]) -> list[Correction]:
     """List the labels that changed the matches of a query, or that left out somebody who is nearer than the last."""
-    corrections = candidates.corrections[query]
+    criteria, candidates, corrections, threshold = (
+        result.criteria, result.candidates, result.corrections, result.threshold,
+    )  # fmt: skip
     constraints = [c.served.deployment.constraints for c in criteria.tasks]
     if not any(constraints):
         return []
-    pks = [pk for pk in candidates.neighbours.ids[query].tolist() if pk in candidates.faces]
+    of_query, faces = result.of_query, candidates.faces
+    pks = [pk for pk in of_query.pks if pk in faces]
     nearest = list(dict.fromkeys(candidates.people[pk] for pk in pks))[: len(matches) + len(corrections.ruled_out)]
     listed: list[tuple[Effect, LabelledPair, int | None]] = [
         ("ruled_out", corrections.ruled_out[p], p) for p in nearest if p in corrections.ruled_out
     ]
     listed += [("ruled_out", corrections.separated[pk], None) for pk in pks if pk in corrections.separated]
-    owners = {face.face_id: face.owner for face in candidates.faces.values()}
-    for person, match in matches:
-        owner = owners[match["face_id"]]
-        if person in corrections.rejected and threshold.accepts(match) is not False:
+    for match in matches:
+        person, column = match.person, match.columns[0]
+        owner, similarity = faces.owners[of_query.pks[column]], result.scores.similarity[column]
+        if person in corrections.rejected and (
+            threshold.accepts(match.distance, similarity, match.person_distance) is not False
+        ):
             listed.append(("rejected", corrections.rejected[person], person))
         if person == corrections.confirmed and corrections.confirmed_by is not None:
             listed.append(("joined", corrections.confirmed_by, person))

@@ -1,5 +1,6 @@
 """The parameters of a search and of a verification."""
 
+from functools import cached_property
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, Json, StringConstraints, model_validator
@@ -14,7 +15,7 @@ MAX_SHORT_MATCHES = 50
 MAX_RANKED_CANDIDATES = 65_536
 MAX_MATCHES_WITH_CROPS = 100
 MAX_EXPLAINED_MATCHES, MAX_EXPLAINED_PER_PHOTO = 20, 100  # of one face; of all faces of a photo
-MAX_VECTOR_VALUE = 1e15
+MAX_VECTOR_VALUE, MAX_VECTOR_NUMBERS = 1e15, 65_536
 _WEIGHTED_TASK = r"[a-z][a-z0-9_-]{0,63}(:[0-9]{1,6}(\.[0-9]{1,6})?)?"
 Tasks = Annotated[str, StringConstraints(pattern=rf"^{_WEIGHTED_TASK}(,{_WEIGHTED_TASK})*$", max_length=1024)]
 MAX_TASKS = 8
@@ -88,14 +89,14 @@ class SearchParams(BaseModel):
         examples=[["crop"], ["crop", "explanation"]],
     )
 
-    @property
+    @cached_property
     def shares(self) -> dict[str, float]:
         """task -> its weight; the weights sum to 1."""
         parts = [named.partition(":") for named in self.task.split(",")]
         weights = {name: float(weight or 1) for name, _, weight in parts}
         return {name: weight / sum(weights.values()) for name, weight in weights.items()}
 
-    @property
+    @cached_property
     def is_short(self) -> bool:
         """Whether a search takes no longer than by default, apart from the size of the index."""
         is_default = self.m is self.candidates is self.target_recall is self.max_latency_ms is None
@@ -188,5 +189,5 @@ class VectorIn(BaseModel):
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"vector": [0.12, -0.4, 0.03]}]})
     vector: Annotated[list[VectorValue], FailFast()] = Field(
-        min_length=1, max_length=65_536, description="a vector in the space of the model's embeddings"
+        min_length=1, max_length=MAX_VECTOR_NUMBERS, description="a vector in the space of the model's embeddings"
     )

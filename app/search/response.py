@@ -4,8 +4,8 @@ import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import orjson
 from fastapi import Response
-from pydantic_core import to_json
 from starlette.background import BackgroundTask
 
 from app.db.immediate import require_session
@@ -34,8 +34,19 @@ class Query:
 def json_response(context: SearchContext, answer: SearchOut | VerifyOut) -> Response:
     """Serialise an answer without FastAPI's validation, since it may have thousands of matches."""
     background = BackgroundTask(context.finish) if context.after_answer else None
-    headers = {"X-Model": answer["model"], "X-Index-Generation": answer["index_generation"]}
-    return Response(to_json(answer), media_type="application/json", headers=headers, background=background)
+    return Response(
+        serialise(answer), media_type="application/json", headers=describe_model(answer), background=background
+    )
+
+
+def serialise(answer: SearchOut | VerifyOut) -> bytes:
+    """Return the answer as JSON."""
+    return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def describe_model(answer: SearchOut | VerifyOut) -> dict[str, str]:
+    """Return the headers that name what answered."""
+    return {"X-Model": answer["model"], "X-Index-Generation": answer["index_generation"]}
 
 
 def build_answer(
@@ -68,7 +79,7 @@ def build_answer(
         index_generation=criteria.index_generation,
         task=params.task if criteria.is_mix else criteria.first.task,
         m=max(hits.cells_probed),
-        fraction=hits.fraction,
+        fraction=sum(hits.fractions) / max(1, len(hits.fractions)),
         calibrated=criteria.scores.calibration is not None,
         threshold=threshold.description,
     )

@@ -1,7 +1,8 @@
 """Search by photo, by enrolled face or by vector, and verify a pair. A request uses one model for each task."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
@@ -25,7 +26,7 @@ from app.search.response import Query, build_answer
 from app.search.schemas import Correction, SearchOut, VerifyOut
 from app.search.shadow.shadowed_search import queue_comparison
 from app.serving.deployments import ServedModel
-from app.serving.faces.face_table import EnrolledFace
+from app.serving.faces.found_faces import EnrolledFace
 from ml.types import AlignedFace, Rows
 
 MAX_COMPARED_FACES = 1000
@@ -73,6 +74,42 @@ def search_by_vector(
 
     Raises NotFound, Invalid, Conflict, Busy, DatabaseNeeded if the context has no session and the search is not short.
     """
+    with _use_vector_model(context, collection, params) as criteria:
+        threshold = choose_threshold(criteria, params)
+        served = criteria.first
+        rows = served.correct(_read_vector(served, vector), [params.source])
+        hits = find_matches(context.session, criteria, [rows], params, threshold)
+        _plan_comparison(context, criteria, params, hits)
+        return build_answer(context, criteria, params, threshold, hits, [Query()])
+
+
+def search_by_vectors(
+    context: SearchContext, collection: str, vectors: Sequence[list[float]], params: QuerySearchParams
+) -> list[SearchOut]:
+    """Search with several vectors at once: each answer is what `search_by_vector` would answer.
+
+    Raises the same errors, and DatabaseNeeded if one of them must be searched for alone.
+    """
+    with _use_vector_model(context, collection, params) as criteria:
+        if criteria.shadow_share:
+            raise DatabaseNeeded
+        threshold = choose_threshold(criteria, params)
+        served = criteria.first
+        rows = np.concatenate([_read_vector(served, vector) for vector in vectors])
+        rows = served.correct(rows, [params.source] * len(vectors))
+        hits = find_matches(context.session, criteria, [rows], params, threshold, may_go_on=False)
+        if not all(hits.nearest):
+            raise DatabaseNeeded  # whether the collection was deleted is asked for each
+        whole = build_answer(context, criteria, params, threshold, hits, [Query()] * len(vectors))
+        return [
+            {**whole, "faces": [face], "fraction": fraction}
+            for face, fraction in zip(whole["faces"], hits.fractions, strict=True)
+        ]
+
+
+@contextmanager
+def _use_vector_model(context: SearchContext, collection: str, params: QuerySearchParams) -> Iterator[Criteria]:
+    """Use the model that a vector is compared by. Raises as `search_by_vector`."""
     if context.session is None and not params.is_short:
         raise DatabaseNeeded
     if "explanation" in params.include:
@@ -80,14 +117,10 @@ def search_by_vector(
     if len(params.shares) > 1:
         raise Invalid("a vector belongs to one task; to search by several tasks, use a photo or an enrolled face")
     with context.use_models(collection, params) as criteria:
-        served = criteria.first
-        if context.session is None and served.model.recipe.external is not None and served.model.embedder.needs_fit:
+        model = criteria.first.model
+        if context.session is None and model.recipe.external is not None and model.embedder.needs_fit:
             raise DatabaseNeeded  # what embeds the vector may take long
-        threshold = choose_threshold(criteria, params)
-        rows = served.correct(_read_vector(served, vector), [params.source])
-        hits = find_matches(context.session, criteria, [rows], params, threshold)
-        _plan_comparison(context, criteria, params, hits)
-        return build_answer(context, criteria, params, threshold, hits, [Query()])
+        yield criteria
 
 
 def _read_vector(served: ServedModel, vector: list[float]) -> Rows:
@@ -129,15 +162,21 @@ def verify_pair(context: SearchContext, photos: Sequence[bytes], params: VerifyP
         pks, others = _read_enrolled(session, served, params) if len(photos) == 1 else ([], rows[1:])
         distances = served.index.metric.distances(rows[:1], others)[0]
         nearest = int(np.argmin(distances))
-        [score] = score_faces(served.scores, distances[nearest : nearest + 1])
-        score["passes"] = threshold.accepts(score)
+        distance = float(distances[nearest])
+        [similarity], [probability], [fmr] = score_faces(served.scores, distances[nearest : nearest + 1])
+        passes = threshold.accepts(distance, similarity, None)
         face_id, corrected_by = None, list[Correction]()
         nearest_pks = np.array(pks[nearest : nearest + 1], np.int64)
         for face in enrolled_faces.read_faces(session, served.faces, nearest_pks).values():
             face_id, corrected_by = face.face_id, _list_corrections(served, rows[0], face)
-            score["passes"] = False if corrected_by else score["passes"]
+            passes = False if corrected_by else passes
         return VerifyOut(
-            **score,
+            distance=distance,
+            similarity=similarity,
+            probability=probability,
+            fmr_estimate=fmr,
+            person_distance=None,
+            passes=passes,
             bounding_boxes=[describe_box(face) for face in faces],
             face_id=face_id,
             corrected_by=corrected_by,

@@ -108,7 +108,8 @@ class Engine:
         index = serving.loaded_index
         if index.search_seconds > MAX_IMMEDIATE_SECONDS or index.update_lock.locked():
             raise DatabaseNeeded
-        return replace(self._leave_out_refused(serving), slots=None)
+        serving = self._leave_out_refused(serving)
+        return ServedModel(serving.deployment, index, None, serving.change, serving.faces)
 
     @contextmanager
     def admit_photo(self, data: bytes) -> Iterator[None]:

@@ -71,8 +71,8 @@ class LoadedIndex:
         with self.lock.gen_rlock():
             started = time.thread_time()
             neighbours = self.index.search(rows, k, m=m, allowed=allowed, candidates=candidates)
-            if allowed is None and len(rows) == 1:
-                self._note_search(time.thread_time() - started)
+            if allowed is None and len(rows):
+                self._note_search((time.thread_time() - started) / len(rows))
             return neighbours
 
     def _note_search(self, seconds: float) -> None:

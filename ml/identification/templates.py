@@ -58,7 +58,7 @@ def template_distances(metric: Distance, queries: Rows, templates: Sequence[Pers
     """
     if not len(templates):
         return np.empty(0)
-    means = np.stack([template.mean for template in templates])
+    means = np.concatenate([template.mean for template in templates]).reshape(len(templates), -1)
     distances = metric.paired_distances(queries, means).astype(np.float64)
     if not metric.spread_weight:
         return distances

@@ -6,7 +6,7 @@ import time
 import httpx
 import pytest
 
-from app.access.middleware import MAX_SMALL_JSON_BYTES
+from app.access.request_checks import MAX_SMALL_JSON_BYTES
 from tests.service import Service
 
 

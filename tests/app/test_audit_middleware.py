@@ -9,7 +9,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from app.access import audit_middleware
-from app.access.audit_middleware import AuditMiddleware
+from app.access.audit_middleware import AuditMiddleware, AuditRecorder
 from app.config import Settings
 from app.deps.caller import Caller
 from app.storage.audit_log.drafts import EntryDraft
@@ -69,7 +69,7 @@ def send(application: Application, *, audit_searches: bool = True, **request: An
     names = SimpleNamespace(name_path=lambda params: f"path:{sorted(params)}")
     spool: list[EntryDraft] = []
     state = {"resources": SimpleNamespace(audit_chain=SimpleNamespace(names=names)), "audit_spool": spool}
-    audited = AuditMiddleware(application, Settings(audit_searches=audit_searches))
+    audited = AuditMiddleware(application, AuditRecorder(Settings(audit_searches=audit_searches)))
     answer = Answer()
     try:
         answer = call(audited, "DELETE", "/any", state=state, **request)
@@ -147,7 +147,7 @@ def test_the_collection_is_the_one_of_the_path_or_else_of_the_query(
 
 def test_what_is_no_request_is_passed_on_without_a_note() -> None:
     scope, application = {"type": "lifespan"}, Application()
-    asyncio.run(AuditMiddleware(application, Settings())(scope, "receive", "send"))  # type: ignore[arg-type]
+    asyncio.run(AuditMiddleware(application, AuditRecorder(Settings()))(scope, "receive", "send"))  # type: ignore[arg-type]
     assert application.passed_on == ({"type": "lifespan"}, "receive", "send")
 
 
@@ -157,5 +157,5 @@ def test_a_request_may_come_without_a_state() -> None:
     async def answer_nothing(scope: Scope, receive: Receive, send: Send) -> None:
         return
 
-    asyncio.run(AuditMiddleware(answer_nothing, Settings())(scope, None, None))  # type: ignore[arg-type]
+    asyncio.run(AuditMiddleware(answer_nothing, AuditRecorder(Settings()))(scope, None, None))  # type: ignore[arg-type]
     assert list(scope["state"]) == [NOTE]

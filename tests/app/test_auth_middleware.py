@@ -15,14 +15,16 @@ from sqlalchemy.exc import OperationalError
 from starlette.routing import Match, Route
 from starlette.types import Message, Receive, Scope, Send
 
-from app.access import keys, middleware
-from app.access.middleware import MULTIPART_OVERHEAD_BYTES, AuthMiddleware
+from app.access import keys
+from app.access.middleware import AuthMiddleware
+from app.access.request_checks import MULTIPART_OVERHEAD_BYTES, RequestChecks
 from app.config import Settings
 from app.db.session import writing
 from app.db.tables import Job, Key, now
 from app.deps.caller import Caller
 from app.deps.roles import ADMIN, ARCHIVE, OPERATOR, PHOTO, READER
 from app.deps.scopes import COLLECTION, INSTALLATION, JOB, NEW_COLLECTION, NOTHING
+from app.errors import TooLarge
 from app.queue.jobs import enqueue
 from app.queue.messages import ExamineGallery
 from app.queue.notifier import Notifier
@@ -84,7 +86,8 @@ class Api:
         self.held: Any = SimpleNamespace(
             database=self.resources.database, notifier=Notifier(), home=self.resources.home
         )
-        self.middleware = AuthMiddleware(self.inner, router.routes, self.settings, lambda: self.held)
+        self.checks = RequestChecks(router.routes, self.settings, lambda: self.held)
+        self.middleware = AuthMiddleware(self.inner, self.checks)
 
     def make_key(self, role: str = "reader", *bound: str, **more: Any) -> str:
         with writing(self.resources.database) as session:
@@ -100,7 +103,7 @@ def api(lasting_sqlite: Resources) -> Iterator[Api]:
     """The middleware with 1,000 bytes for JSON, 3,000 for a photo and 5,000 for an archive."""
     limits = {"max_json_bytes": 1000, "max_image_bytes": 3000, "max_import_bytes": 5000, "poll_seconds": 60.0}
     made = Api(lasting_sqlite, lasting_sqlite.settings.model_copy(update=limits))
-    made.middleware.cache.seconds = 3600.0  # however slow this machine is
+    made.checks.cache.seconds = 3600.0  # however slow this machine is
     yield made
     with writing(lasting_sqlite.database) as session:
         session.execute(delete(Key))
@@ -134,7 +137,7 @@ def test_a_key_is_needed_below_the_prefix_of_a_proxy_too(api: Api, path: str) ->
 @pytest.mark.parametrize("path", ["/things", "/things/", "/collections/mine/things", "/likeness/things"])
 def test_a_key_is_needed_wherever_the_framework_finds_a_route(api: Api, path: str, prefix: str) -> None:
     scope: Scope = {"type": "http", "method": "GET", "path": path, "root_path": prefix, "headers": []}
-    routes = [route for routes in api.middleware._routes.values() for route in routes]
+    routes = [route for routes in api.checks._routes.values() for route in routes]
     is_keyed = any(route.matches(dict(scope))[0] == Match.FULL for route in routes)
     assert (api.send("GET", path, root_path=prefix).status == 401) == is_keyed
 
@@ -277,7 +280,7 @@ def test_a_token_is_verified_and_no_key_where_tokens_are_accepted(api: Api) -> N
 
     secret = api.make_key()
     assert api.send("GET", "/things", "eyJ.right.token").status == 401, "without an issuer it is a wrong key"
-    api.middleware.tokens = SimpleNamespace(find_caller=verify)  # type: ignore[assignment]
+    api.checks.tokens = SimpleNamespace(find_caller=verify)  # type: ignore[assignment]
     answers = [api.send("GET", "/things", sent).status for sent in ("eyJ.right.token", "eyJ.wrong.token", secret)]
     assert answers == [200, 401, 200]
     assert verified == ["eyJ.right.token", "eyJ.wrong.token"]
@@ -310,7 +313,7 @@ def test_a_revoked_key_is_known_for_one_second_at_most(
     lasting_sqlite: Resources, poll_seconds: float, cache_seconds: float
 ) -> None:
     settings = lasting_sqlite.settings.model_copy(update={"poll_seconds": poll_seconds})
-    assert Api(lasting_sqlite, settings).middleware.cache.seconds == cache_seconds
+    assert Api(lasting_sqlite, settings).checks.cache.seconds == cache_seconds
 
 
 def test_a_database_that_is_away_is_answered_with_busy(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,7 +332,7 @@ def test_a_database_that_is_away_is_answered_with_busy(api: Api, monkeypatch: py
 
 def test_a_known_key_is_used_on_while_the_database_is_away(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = api.make_key()
-    api.middleware.cache.seconds = 0.0
+    api.checks.cache.seconds = 0.0
     assert api.send("GET", "/things", secret).status == 200
 
     def fail(*_: object) -> None:
@@ -370,7 +373,7 @@ def test_a_right_key_is_accepted_after_too_many_wrong_ones_of_its_address(lastin
     assert limited.send("GET", "/things", secret).status == 200
     assert [limited.send("GET", "/things", f"lk_{n}").status for n in range(3)] == [401, 401, 429]
     assert limited.send("GET", "/things", "lk_1", client=("192.0.2.8", 1)).status == 401, "of another address"
-    limited.middleware.cache.clear()
+    limited.checks.cache.clear()
     assert limited.send("GET", "/things", secret).status == 200
 
 
@@ -440,7 +443,7 @@ def test_an_answer_that_has_started_is_not_replaced(lasting_sqlite: Resources, a
 
     early = Api(lasting_sqlite, api.settings, answer_early)
     secret = early.make_key("operator")
-    with pytest.raises(middleware.TooLarge):
+    with pytest.raises(TooLarge):
         early.send("POST", "/things", secret, chunks=[b"x" * 1001])
     assert sent, "the rest of the answer was passed on"
 

@@ -12,6 +12,7 @@ from fastapi.routing import APIRoute
 from sqlalchemy import select
 
 from app.access.middleware import AuthMiddleware
+from app.access.request_checks import RequestChecks
 from app.db.session import reading, writing
 from app.db.tables import Deployment, Job, Key, ModelRecord, Task, Training
 from app.deps.roles import READER
@@ -347,7 +348,7 @@ def test_a_handler_that_checks_nothing_is_protected_by_its_declaration(
         return "reached"
 
     routes = [route for route in api.routes if isinstance(route, APIRoute)]
-    protected = AuthMiddleware(api, routes, world.resources.settings, lambda: world.resources)
+    protected = AuthMiddleware(api, RequestChecks(routes, world.resources.settings, lambda: world.resources))
 
     async def send(collection: str, role: str, *bound: str) -> httpx.Response:
         row_id = collection if kind == "collection" else world.rows[collection].ids[kind]

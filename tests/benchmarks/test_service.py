@@ -1,12 +1,14 @@
 """The benchmarks of a service run to their end on a small gallery, and their tables have every figure."""
 
+import asyncio
 import json
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
-from benchmarks import service
+from benchmarks import request_cost, service
 from benchmarks.service_load import LEAST, ONE, TWO, compare
 
 
@@ -40,3 +42,15 @@ def test_the_tables_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert f"{figures} two API processes / one API process: [2.0, 1.9, 2.1] |" in written
     assert "| 2000 | 1.50 | 1.50 |" in written
     assert "after SIGKILL 1.00 s" in written
+
+
+def test_the_cost_of_a_request_is_compared_in_one_process(capsys: pytest.CaptureFixture[str]) -> None:
+    asyncio.run(
+        request_cost.compare(request_cost.parse_arguments(["--faces", "400", "--rounds", "1", "--requests", "5"]))
+    )
+    [line] = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(
+        r"400 faces, 1 cells probed; processor microseconds of a search: service \d+, least program \d+; "
+        r"least / service \d\.\d\d",
+        line,
+    )

@@ -257,6 +257,19 @@ def test_concurrent_searches_return_the_same_as_one_thread(kind: str) -> None:
         assert [job.result().ids.tolist() for job in jobs] == alone
 
 
+@each_index
+def test_no_answer_depends_on_what_is_searched_for_with_it(kind: str, metric: Distance) -> None:
+    index = made(kind, metric)
+    index.add(np.arange(3000), noise(3000, 0))
+    for queries in np.split(noise(160, 1), 10):
+        together = index.search(queries, 48)
+        for row, query in enumerate(queries):
+            alone = index.search(query[None], 48)
+            assert alone.ids[0].tobytes() == together.ids[row].tobytes()
+            assert alone.distances[0].tobytes() == together.distances[row].tobytes()
+            assert alone.fraction[0] == together.fraction[row]
+
+
 @each_kind
 def test_every_index_satisfies_the_protocol(kind: str) -> None:
     assert isinstance(made(kind, own(kind)), Index)

@@ -308,3 +308,16 @@ def test_a_calibration_survives_json() -> None:
     assert OpenSetCalibration.from_dict(json.loads(json.dumps(calibration.to_dict()))) == calibration
     with pytest.raises(Corrupt):
         OpenSetCalibration.from_dict({"rule": {"template_weight": 1}})
+
+
+def test_the_rule_of_one_search_is_that_of_many() -> None:
+    draw = np.random.default_rng(5)
+    for _ in range(300):
+        count = int(draw.integers(1, 11))
+        nearest, template = draw.standard_normal((2, count)).round(int(draw.integers(1, 4)))
+        is_rival = draw.random(count) < draw.random()
+        rule = DecisionRule(*draw.choice([0.0, 0.25, 2 / 3, 1.0], 1), *draw.choice([0.0, 0.5, 0.75], 1))
+        expected = rule.person_distances(rule.base_distances(nearest, template), is_rival)
+        assert (
+            rule.compute_person_distances(nearest.tolist(), template.tolist(), is_rival.tolist()) == expected.tolist()
+        )

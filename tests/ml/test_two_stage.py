@@ -72,6 +72,16 @@ def test_all_cells_without_a_number_of_candidates_equal_the_flat_index_bit_for_b
 
 
 @each_metric
+def test_no_answer_depends_on_what_is_searched_for_with_it(metric: Distance) -> None:
+    index, _, _ = make_index(metric)
+    for queries in np.split(faces(160, 1), 10):
+        together = index.search(queries, 20, m=4)
+        alone = [index.search(query[None], 20, m=4) for query in queries]
+        assert together.ids.tobytes() == np.concatenate([one.ids for one in alone]).tobytes()
+        assert together.distances.tobytes() == np.concatenate([one.distances for one in alone]).tobytes()
+
+
+@each_metric
 def test_the_distances_of_candidates_are_exact(metric: Distance) -> None:
     index, ids, rows = make_index(metric)
     queries = faces(30, 1)

@@ -51,6 +51,10 @@ class _FadingCount:
     def clear(self) -> None:
         self._count = 0.0
 
+    def may_exceed(self, limit: float) -> bool:
+        """Whether it was above the limit when it last changed; it only fades since."""
+        return self._count > limit
+
     def read(self, now: float) -> float:
         return self._count * math.exp((self._counted_at - now) / EXCESS_SECONDS)
 
@@ -78,6 +82,7 @@ class AdmissionGate:
         self._timer: asyncio.TimerHandle | None = None
         self._excess = _FadingCount()
         self._overload_ends_at: float | None = None
+        self._counters: dict[Work, tuple[Callable[[], None], Callable[[float], None]]] = {}
 
     @property
     def is_overloaded(self) -> bool:
@@ -85,7 +90,7 @@ class AdmissionGate:
 
         Clients that each send one request after another never bring this about, if there are at most `min_queue`.
         """
-        return self._excess.read(self._clock()) > self.min_queue
+        return self._excess.may_exceed(self.min_queue) and self._excess.read(self._clock()) > self.min_queue
 
     @property
     def open_slots(self) -> int:
@@ -129,20 +134,38 @@ class AdmissionGate:
         except BaseException:
             self._withdraw(ticket)
             raise
-        REQUESTS.labels(work, "admitted").inc()
-        WAIT_SECONDS.labels(work).observe(ticket.started_at - ticket.arrived_at)
+        self._count_admitted(work, ticket.started_at - ticket.arrived_at)
         return ticket
+
+    def has_free_slot(self) -> bool:
+        """Whether a request that came now would neither wait nor be refused."""
+        is_full = len(self._active) >= self.slots or len(self._active) + len(self._overdue) >= MAX_RUNNING_REQUESTS
+        return not is_full and not self.waiting and not self.is_overloaded
+
+    def count_at_once(self, work: Work, seconds: float) -> None:
+        """Count a request that found a free slot, held it for these seconds, and let nothing else run meanwhile."""
+        self._estimate(work, seconds)
+        self._count_admitted(work, 0.0)
 
     def leave(self, ticket: Ticket) -> None:
         """Give the slot back. A second call does nothing."""
         if ticket not in self._active and ticket not in self._overdue:
             return
-        seconds = min(self._clock() - ticket.started_at, MAX_SLOT_SECONDS)
-        self.estimates[ticket.work] += ESTIMATE_WEIGHT * (seconds - self.estimates[ticket.work])
+        self._estimate(ticket.work, self._clock() - ticket.started_at)
         self._active.discard(ticket)
         self._overdue.discard(ticket)
         self._excess.add(-1.0, self._clock())
         self._dispatch()
+
+    def _estimate(self, work: Work, seconds: float) -> None:
+        self.estimates[work] += ESTIMATE_WEIGHT * (min(seconds, MAX_SLOT_SECONDS) - self.estimates[work])
+
+    def _count_admitted(self, work: Work, waited_seconds: float) -> None:
+        if work not in self._counters:  # to look labels up takes longer than to count
+            self._counters[work] = REQUESTS.labels(work, "admitted").inc, WAIT_SECONDS.labels(work).observe
+        count, observe = self._counters[work]
+        count()
+        observe(waited_seconds)
 
     def _limit_overload(self) -> None:
         now = self._clock()

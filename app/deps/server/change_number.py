@@ -9,6 +9,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.db.written_changes import collect_changes
 
 NAME = "X-Change-Number"
+UNREADABLE = -1
+NAME_IN_SCOPE = NAME.lower().encode()
+MAX_PLAIN_DIGITS = 18
+"""So many digits are surely within the largest number."""
 READING_METHODS = ("GET", "HEAD", "OPTIONS")
 
 ChangeNumber = Annotated[
@@ -21,6 +25,16 @@ ChangeNumber = Annotated[
         examples=[1042],
     ),
 ]
+
+
+def read_change_number(scope: Scope) -> int | None:
+    """Return the number that a request sends, None if it sends none, UNREADABLE if that is not plainly a number."""
+    sent = [value for name, value in scope["headers"] if name == NAME_IN_SCOPE]
+    if not sent:
+        return None
+    if len(sent) > 1 or not sent[0].isdigit() or len(sent[0]) > MAX_PLAIN_DIGITS:
+        return UNREADABLE
+    return int(sent[0])
 
 
 class ChangeNumberMiddleware:

@@ -83,6 +83,12 @@ def parse_address(host: str) -> IPv4Address | IPv6Address | None:
 
 
 @lru_cache(MAX_CACHED_ADDRESSES)
+def format_address(host: str) -> str | None:
+    """Return the address of a client as a text; None if it has none."""
+    return str(parse_address(host) or "") or None
+
+
+@lru_cache(MAX_CACHED_ADDRESSES)
 def group_address(host: str) -> str:
     """Return what a client is counted by: its IPv4 address or IPv6 network; empty, for all together, if it has none."""
     address = parse_address(host)

@@ -30,7 +30,7 @@ def list_outcomes(hits: SearchHits, limit: int) -> list[SearchOutcome]:
     for nearest, (decision, subject) in zip(hits.nearest, hits.decisions, strict=True):
         first = nearest[: min(limit, MAX_COMPARED_PEOPLE)]
         people = tuple(dict.fromkeys(match.person for match in first))
-        probability = first[0].match["probability"] if first else None
+        probability = first[0].probability if first else None
         outcomes.append(SearchOutcome(people, decision, subject["id"] if subject else None, probability))
     return outcomes
 

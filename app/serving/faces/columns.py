@@ -1,5 +1,6 @@
 """Columns of many faces and subjects: arrays, since a million objects would take ten times the memory."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,11 +36,10 @@ class SubjectName(NamedTuple):
     @classmethod
     def decode(cls, encoded: bytes) -> Self:
         """Return the name that `encode` made these bytes of."""
-        name, *rest = encoded.split(SEPARATOR)
-        text = name.decode()
-        if not rest:
-            return cls(text, text)
-        return cls(text, rest[1].decode() if len(rest) > 1 else None)
+        name, separator, rest = encoded.decode().partition("\0")
+        if not separator:
+            return cls(name, name)
+        return cls(name, rest[1:] if rest else None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,12 +95,21 @@ class SubjectColumns:
         """Make the columns of subjects in the order of their pks."""
         return cls(np.array(pks, np.int64), TextColumn.of(names), np.array(ends_of_use, np.float64))
 
+    @cached_property
+    def first_end_of_use(self) -> float:
+        """The earliest of the ends of use, inf if there is none."""
+        return float(self.ends_of_use.min(initial=math.inf))
+
     def read(self, position: int) -> tuple[int | None, str | None, str | None]:
         """Return pk, id and external id of a subject; nothing for the position -1."""
         if position < 0:
             return None, None, None
-        name = SubjectName.decode(self.names[position])
+        name = self.read_name(position)
         return int(self.pks[position]), name.id, name.external_id
+
+    def read_name(self, position: int) -> SubjectName:
+        """Return the name of a subject."""
+        return SubjectName.decode(self.names[position])
 
     def keep(self, positions: Positions) -> Self:
         """Return the subjects at these positions, some of which may be -1 or the same."""

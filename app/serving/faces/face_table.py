@@ -1,6 +1,5 @@
 """The faces of a collection in memory: what an answer says about a face, as of one change of the collection."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -10,38 +9,17 @@ import numpy as np
 from app.serving.faces.columns import (
     DISTRACTOR,
     FACE_ID_BYTES,
-    GALLERY,
     FaceColumns,
     SubjectColumns,
     SubjectName,
     TextColumn,
     encode_face_ids,
 )
+from app.serving.faces.found_faces import EnrolledFace, FoundFaces
 from ml.types import Ids
 
 MIN_MERGED_CHANGES, MERGED_FRACTION = 1024, 1 / 32
 """Changes are merged into the columns once there are that many, and that many of the faces in the columns."""
-
-
-class EnrolledFace(NamedTuple):
-    """What an answer shows of an enrolled face."""
-
-    pk: int
-    face_id: str
-    role: str
-    subject_pk: int | None
-    subject: str | None
-    external_id: str | None
-
-    @property
-    def is_named(self) -> bool:
-        """Whether it belongs to an enrolled person; a distractor belongs to nobody."""
-        return self.subject_pk is not None and self.role != DISTRACTOR
-
-    @property
-    def owner(self) -> int:
-        """A number for its person: an even one for a subject, an odd one of its own for a face without a subject."""
-        return 2 * self.subject_pk if self.subject_pk is not None and self.is_named else 2 * self.pk + 1
 
 
 class ChangedFace(NamedTuple):
@@ -65,20 +43,17 @@ class FaceTable:
     changed: Mapping[int, ChangedFace | None] = field(default_factory=dict)
     changed_of: Mapping[int, frozenset[int]] = field(default_factory=dict)
 
-    def read(self, pks: Ids, at: float) -> dict[int, EnrolledFace]:
-        """Return pk -> face of those of (n,) pks that are enrolled and may be found: see `may_be_used`.
-
-        at: seconds since 1970
-        """
-        if not self.changed:
-            return self._read_columns(self.columns.find(pks), at)
-        unchanged, faces = [], {}
-        for pk in pks.tolist():
-            if pk not in self.changed:
-                unchanged.append(pk)
-            elif (changed := self.changed[pk]) is not None and changed.end_of_use > at:
-                faces[pk] = changed.face
-        return faces | self._read_columns(self.columns.find(np.array(unchanged, np.int64)), at)
+    def read(self, pks: Ids, at: float) -> FoundFaces:
+        """Return those of (n,) pks that are enrolled and may be faces: see `may_be_used`. at: seconds since 1970"""
+        if self.changed:
+            chosen = pks.tolist()
+            known = (self.changed.get(pk) for pk in chosen)
+            faces = FoundFaces(c.face for c in known if c is not None and c.end_of_use > at)
+            pks = np.array([pk for pk in chosen if pk not in self.changed], np.int64)
+        else:
+            faces = FoundFaces()
+        faces.add_from(self.columns, self._drop_ended(self.columns.find(pks), at))
+        return faces
 
     def list_gallery_faces(self, subject_pk: int) -> list[int]:
         """Return the pks of a subject's faces, without distractors."""
@@ -101,26 +76,14 @@ class FaceTable:
                 changed_of.setdefault(known.face.subject_pk, set()).add(pk)
         return FaceTable(change, self.columns, faces, {s: frozenset(pks) for s, pks in changed_of.items()})
 
-    def _read_columns(self, positions: Ids, at: float) -> dict[int, EnrolledFace]:
-        """Return pk -> face of the faces at these positions whose end of use has not come."""
+    def _drop_ended(self, positions: Ids, at: float) -> Ids:
+        """Return those of (n,) positions of faces whose end of use has not come."""
         columns, subjects = self.columns, self.columns.subjects
+        if subjects.first_end_of_use > at:
+            return positions
         of_subject = columns.subject_positions[positions]
-        has_ended = (of_subject >= 0) & (np.append(subjects.ends_of_use, math.inf)[of_subject] <= at)
-        if has_ended.any():
-            positions, of_subject = positions[~has_ended], of_subject[~has_ended]
-        numbers = of_subject.tolist()
-        names = {number: subjects.read(number) for number in set(numbers)}
-        faces = zip(
-            columns.pks[positions].tolist(),
-            columns.face_ids[positions].tolist(),
-            columns.are_distractors[positions].tolist(),
-            numbers,
-            strict=True,
-        )
-        return {
-            pk: EnrolledFace(pk, face_id.decode(), DISTRACTOR if is_distractor else GALLERY, *names[number])
-            for pk, face_id, is_distractor, number in faces
-        }
+        has_ended = (of_subject >= 0) & (subjects.ends_of_use[of_subject] <= at)
+        return positions[~has_ended]
 
 
 EMPTY = FaceTable(

@@ -11,7 +11,8 @@ from app.db.tables import Collection, Face, Removal, Subject
 from app.galleries.retention import find_end_of_use
 from app.resources import Resources
 from app.serving.faces.columns import DISTRACTOR, FaceColumns, SubjectColumns, SubjectName, TextColumn, encode_face_ids
-from app.serving.faces.face_table import EMPTY, ChangedFace, EnrolledFace, FaceTable
+from app.serving.faces.face_table import EMPTY, ChangedFace, FaceTable
+from app.serving.faces.found_faces import EnrolledFace
 from ml.types import Ids
 
 ROWS_PER_BATCH = 10_000

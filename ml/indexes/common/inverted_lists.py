@@ -5,6 +5,7 @@ pair is the same bit for bit whatever the batch or the number of cells, which a 
 holds each row once; its hash table from id to position serves removal and reading back.
 """
 
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
@@ -56,8 +57,16 @@ def id_selector(allowed: Ids) -> Any:
     return faiss.IDSelectorBitmap(np.packbits(bits, bitorder="little"))
 
 
+@lru_cache(16)
+def probe_parameters(m: int) -> Any:
+    """Create faiss.SearchParametersIVF for m cells without a filter; searches only read them."""
+    return faiss.SearchParametersIVF(nprobe=m)
+
+
 def first_k(distances: NDArray[np.float32], ids: Ids, k: int) -> Scan:
     """Take the first k of (Q, n) by distance, then by id, padded with +inf and -1: (Q, k) twice."""
+    if ids.shape[1] >= k and (distances[:, 1:] > distances[:, :-1]).all() and (ids[:, -1] >= 0).all():
+        return distances[:, :k], ids[:, :k]  # in this order already, as nearly always
     order = np.lexsort((ids, np.where(ids < 0, np.float32(np.inf), distances)))[:, :k]
     query, count = np.arange(len(ids))[:, None], order.shape[1]
     first_distances = np.full((len(ids), k), np.inf, np.float32)
@@ -153,19 +162,19 @@ class InvertedListIndex(LocalIndex):
             self._sizes = None
 
     def _search(self, queries: Rows, k: int, m: int, allowed: Ids | None) -> Neighbours:
-        among = None if allowed is None else np.asarray(allowed[allowed >= 0], np.int64)
-        if among is not None and len(among) * self.cells <= m * len(self):
+        among, count = None if allowed is None else np.asarray(allowed[allowed >= 0], np.int64), len(self)
+        if among is not None and len(among) * self.cells <= m * count:
             m = self.cells  # costs no more distances than m whole cells, and misses nobody
         centroid_distances, cells = self._probe(queries, m)
         selector = None if among is None else id_selector(among)
         distances, ids = np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
-        wanted = min(k + 1, len(self))
+        wanted = min(k + 1, count)
         while wanted and len(queries):
             distances, ids = self._scan(queries, wanted, centroid_distances, cells, selector)
             cut = (ids[:, -1] >= 0) & (distances[:, min(k, wanted) - 1] == distances[:, -1])
-            if wanted == len(self) or not cut.any():
+            if wanted == count or not cut.any():
                 break
-            wanted = min(2 * wanted, len(self))  # equal distances on both sides of the cut: fetch all of them
+            wanted = min(2 * wanted, count)  # equal distances on both sides of the cut: fetch all of them
         distances, ids = first_k(distances, ids, k)
         return Neighbours(ids, distances, self._fraction(cells, among), m)
 
@@ -173,7 +182,9 @@ class InvertedListIndex(LocalIndex):
         """The m nearest cells of each query: (Q, m) distances and numbers."""
         if self.cells == 1 or not len(queries):
             return np.zeros((len(queries), 1), np.float32), np.zeros((len(queries), 1), np.int64)
-        distances, cells = self._lists.quantizer.search(queries, m)
+        distances, cells = np.empty((len(queries), m), np.float32), np.empty((len(queries), m), np.int64)
+        pointers = [faiss.swig_ptr(array) for array in (queries, distances, cells)]
+        self._lists.quantizer.search_c(len(queries), pointers[0], m, pointers[1], pointers[2])
         return distances, cells
 
     def _scan(
@@ -183,7 +194,8 @@ class InvertedListIndex(LocalIndex):
         shape = (len(queries), wanted)
         distances, ids = np.empty(shape, np.float32), np.empty(shape, np.int64)
         pointers = [faiss.swig_ptr(array) for array in (queries, cells, centroid_distances, distances, ids)]
-        params = faiss.SearchParametersIVF(nprobe=cells.shape[1], sel=selector)
+        m = cells.shape[1]
+        params = probe_parameters(m) if selector is None else faiss.SearchParametersIVF(nprobe=m, sel=selector)
         self._lists.search_preassigned_c(
             len(queries), pointers[0], wanted, pointers[1], pointers[2], pointers[3], pointers[4], False, params
         )
@@ -195,9 +207,9 @@ class InvertedListIndex(LocalIndex):
 
     def _fraction(self, cells: Ids, among: Ids | None) -> NDArray[np.float64]:
         """(Q,) distances to centroids and rows over the number of rows; with a filter, an upper bound."""
-        scanned = self.sizes[cells].sum(axis=1) if len(self) else np.zeros(len(cells), np.int64)
+        count, centroids = len(self), self.cells
+        scanned = self.sizes[cells].sum(axis=1) if count else np.zeros(len(cells), np.int64)
         if among is not None:
             scanned = np.minimum(scanned, len(among))
-        centroids = self.cells if self.cells > 1 else 0
-        fraction: NDArray[np.float64] = (centroids + scanned) / max(1, len(self))
+        fraction: NDArray[np.float64] = (scanned + (centroids if centroids > 1 else 0)) / max(1, count)
         return fraction

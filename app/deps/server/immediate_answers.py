@@ -1,0 +1,210 @@
+"""Answer a request in one pass, before all layers, if nothing about it is unusual and nothing has to be waited for.
+
+What the layers promise is done here by the functions that they call themselves. Whatever they would refuse, explain or
+wait for goes on to them untouched, and nothing has been counted by then.
+"""
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from starlette.concurrency import run_in_threadpool
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.deps.admission.gate import AdmissionGate
+from app.deps.admission.middleware import MAX_UNCHECKED_BYTES
+from app.deps.admission.work import Work
+from app.deps.caller import Caller
+from app.deps.server.json_limits import is_surely_within
+from app.deps.server.request_headers import choose_request_id
+from app.deps.server.security_headers import SECURITY_HEADERS
+from app.storage.audit_log.notes import AuditNote
+
+log = logging.getLogger("likeness.api")
+
+MAX_BATCH_REQUESTS = 16
+"""So few that FAISS compares each with the cells by itself, and that no other request waits for long."""
+UNUSUAL_HEADERS = frozenset((b"expect", b"idempotency-key", b"transfer-encoding"))
+SINGLE_HEADERS = frozenset((b"authorization", b"content-length", b"content-type", b"x-api-key", b"x-request-id"))
+
+
+class ImmediateAnswer(NamedTuple):
+    """An answer with status 200. after: what is done once it has been sent, None: nothing"""
+
+    headers: Sequence[tuple[bytes, bytes]]
+    body: bytes
+    after: Callable[[], None] | None = None
+
+
+class ReadRequest(NamedTuple):
+    """A request to a collection whose body has arrived."""
+
+    scope: Scope
+    collection: str
+    body: bytes
+
+
+class ImmediateRoute(NamedTuple):
+    """A route of a collection whose requests may be answered at once.
+
+    prefix, suffix: what stands before and after the collection in its path; template: its path
+    requirements: its `openapi_extra`; work: its class; content_type: that its body must have
+    answer: returns the answers to requests that have come together, None for those that the layers must answer
+    """
+
+    prefix: str
+    suffix: str
+    template: str
+    requirements: Mapping[str, Any]
+    work: Work
+    content_type: bytes
+    answer: Callable[[Sequence[ReadRequest]], list[ImmediateAnswer | None]]
+
+
+class Checks(Protocol):
+    """What is checked and counted of a request: see `app.access.request_checks.RequestChecks`."""
+
+    def find_known_caller(self, scope: Scope, requirements: Mapping[str, Any], collection: str) -> Caller | None: ...
+    def count_at_once(self, scope: Scope, caller: Caller) -> None: ...
+    def max_body_bytes(self, requirements: Mapping[str, Any]) -> int: ...
+
+
+class Steps(NamedTuple):
+    """What the layers do for a request. record: keeps its entry of the audit log; measure: counts it in the metrics"""
+
+    checks: Checks
+    gate: AdmissionGate
+    record: Callable[[Scope, AuditNote, int], None]
+    measure: Callable[[str, str, str, float], None]
+
+
+class ImmediateAnswersMiddleware:
+    """Stands outside of all layers, those that add security headers and close connections included.
+
+    Requests that are read in one turn of the event loop are answered together, which takes half the time for each. One
+    that comes alone is answered where it is read.
+    """
+
+    def __init__(self, app: ASGIApp, route: ImmediateRoute, steps: Steps) -> None:
+        self.app, self.route, self.steps = app, route, steps
+        self._waiting: list[tuple[ReadRequest, asyncio.Future[ImmediateAnswer | None]]] = []
+        self._read_at = -math.inf  # when a request was last read, as the loop has it, which is one time for a turn
+        self._come_together = False  # whether more than one request was read in the last turn that read any
+        self._max_bytes = min(MAX_UNCHECKED_BYTES, steps.checks.max_body_bytes(route.requirements))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        collection = self._find_collection(scope)
+        if collection is None or not self._is_usual(scope["headers"]):
+            await self.app(scope, receive, send)
+            return
+        started = time.perf_counter()
+        caller = self.steps.checks.find_known_caller(scope, self.route.requirements, collection)
+        if caller is None or not self.steps.gate.has_free_slot():
+            await self.app(scope, receive, send)
+            return
+        message = await receive()
+        answer = await self._answer(scope, collection, message)
+        if answer is None:
+            await self.app(scope, _make_receive(message, receive), send)
+            return
+        try:
+            await send(self._finish(scope, collection, caller, answer))
+            await send({"type": "http.response.body", "body": answer.body})
+        finally:
+            self.steps.measure("POST", self.route.template, "200", time.perf_counter() - started)
+        if answer.after is not None:
+            await run_in_threadpool(answer.after)
+
+    def _find_collection(self, scope: Scope) -> str | None:
+        """Return the collection that a request to the route names; None for any other request."""
+        if scope["type"] != "http" or scope["method"] != "POST" or scope.get("root_path"):
+            return None
+        path: str = scope["path"]
+        prefix, suffix = self.route.prefix, self.route.suffix
+        if not path.endswith(suffix) or not path.startswith(prefix):
+            return None
+        collection = path[len(prefix) : -len(suffix)]
+        return collection if collection and "/" not in collection else None
+
+    def _is_usual(self, headers: Sequence[tuple[bytes, bytes]]) -> bool:
+        """Whether the body is of the right type and short, and no header asks for something else."""
+        known: dict[bytes, bytes] = {}
+        for name, value in headers:
+            if name in UNUSUAL_HEADERS or (name in SINGLE_HEADERS and name in known):
+                return False
+            known[name] = value
+        length = known.get(b"content-length", b"")
+        return known.get(b"content-type") == self.route.content_type and length.isdigit() and (
+            0 < int(length) <= self._max_bytes
+        )  # fmt: skip
+
+    async def _answer(self, scope: Scope, collection: str, message: Message) -> ImmediateAnswer | None:
+        """Answer a request whose whole body is this message. Returns None if the layers must answer it."""
+        if message["type"] != "http.request" or message.get("more_body", False):
+            return None
+        request = ReadRequest(scope, collection, message.get("body", b""))
+        if not is_surely_within(request.body) or not self.steps.gate.has_free_slot():
+            return None
+        loop = asyncio.get_running_loop()
+        read_at, self._read_at = self._read_at, loop.time()
+        self._come_together = self._come_together or read_at == self._read_at
+        if not self._come_together:
+            return self._answer_all([request])[0]
+        answered: asyncio.Future[ImmediateAnswer | None] = loop.create_future()
+        self._waiting.append((request, answered))
+        if len(self._waiting) == 1:
+            loop.call_soon(self._answer_waiting)
+        return await answered
+
+    def _answer_waiting(self) -> None:
+        """Answer the requests that this turn of the event loop has read."""
+        waiting, self._waiting = self._waiting, []
+        self._come_together = len(waiting) > 1
+        for start in range(0, len(waiting), MAX_BATCH_REQUESTS):
+            part = waiting[start : start + MAX_BATCH_REQUESTS]
+            answers = self._answer_all([request for request, _ in part])
+            for (_, answered), answer in zip(part, answers, strict=True):
+                if not answered.done():
+                    answered.set_result(answer)
+
+    def _answer_all(self, requests: list[ReadRequest]) -> list[ImmediateAnswer | None]:
+        """Answer requests, and count those that are answered as having held a slot for their part of the time."""
+        started = time.monotonic()
+        try:
+            answers = self.route.answer(requests)
+        except Exception:
+            log.exception("request.not_answered_at_once path=%s", self.route.template)
+            return [None] * len(requests)
+        seconds = (time.monotonic() - started) / len(requests)
+        for answer in answers:
+            if answer is not None:
+                self.steps.gate.count_at_once(self.route.work, seconds)
+        return answers
+
+    def _finish(self, scope: Scope, collection: str, caller: Caller, answer: ImmediateAnswer) -> Message:
+        """Count and record a request, and return the beginning of its answer."""
+        self.steps.checks.count_at_once(scope, caller)
+        params = {"collection": collection}
+        scope["state"] |= {"requirements": self.route.requirements, "path_params": params, "caller": caller}
+        self.steps.record(scope, AuditNote(), 200)
+        headers = [
+            *answer.headers,
+            (b"content-length", str(len(answer.body)).encode()),
+            (b"content-type", b"application/json"),
+            (b"x-request-id", choose_request_id(scope).encode()),
+            *SECURITY_HEADERS,
+        ]
+        return {"type": "http.response.start", "status": 200, "headers": headers}
+
+
+def _make_receive(first: Message, receive: Receive) -> Receive:
+    """Return a `receive` that yields this message again, and then what follows."""
+    messages = [first]
+
+    async def receive_again() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return receive_again
