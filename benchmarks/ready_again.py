@@ -33,7 +33,7 @@ from benchmarks.load.private_gallery import write_gallery
 from benchmarks.load.processes import read_role
 
 MAX_START_SECONDS = 300.0
-POLL_SECONDS = 0.02
+POLL_SECONDS = 0.05
 SNAPSHOTS = "indexes"
 
 

@@ -46,7 +46,7 @@ def read_imported(context: JobContext, recipe: Recipe, faces: Sequence[StoredFac
         pks = [face.pk for face in faces[start : start + size]]
         with reading(context.resources.database) as session:
             chosen = select(Embedding.face_pk, Embedding.vector).where(*is_vector, Embedding.face_pk.in_(pks))
-            vectors = dict(chain.from_iterable(stream_raw_rows(session, chosen)))
+            vectors: dict[int, bytes] = dict(chain.from_iterable(stream_raw_rows(session, chosen)))
         if len(vectors) < len(set(pks)):
             raise NotFound(f"{len(set(pks)) - len(vectors):,} faces were erased meanwhile; start the job again")
         yield decode_embeddings([vectors[pk] for pk in pks], recipe.dim)

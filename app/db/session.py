@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Select, create_engine, event
+from sqlalchemy import Connection, Engine, Executable, create_engine, event
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
@@ -122,7 +122,7 @@ def snapshot(database: Engine) -> Iterator[Session]:
 
 
 def stream_raw_rows(
-    session: Session, chosen: Select[Any], size: int = RAW_ROWS_PER_BATCH
+    session: Session, chosen: Executable, size: int = RAW_ROWS_PER_BATCH
 ) -> Iterator[Sequence[tuple[Any, ...]]]:
     """Yield small batches of rows as the driver returns them: a million objects would take longer than to read them.
 

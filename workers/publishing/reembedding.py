@@ -1,14 +1,14 @@
 """Embed every face of a collection with a model, from the stored crops, while another model serves."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from sqlalchemy import func, select
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from app.db.session import reading, writing
 from app.db.tables import Embedding, Face, now
+from app.enrolment.vectors.bulk_store import EMBEDDING_COLUMNS, insert_rows
 from app.publishing.pointers import select_faces_without_embedding
 from app.storage.embedding_codec import encode_embeddings
 from app.storage.stored_faces import CropsDamaged, StoredFace
@@ -20,7 +20,6 @@ from workers.description import describe_faces, describe_in_batches
 from workers.imported_vectors import choose_batch_size
 
 FACES_PER_BATCH = 512
-INSERTS: dict[str, Callable[[Any], Any]] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
 
 class FaceRow(NamedTuple):
@@ -77,14 +76,10 @@ def store_embeddings(session: Session, model: str, vectors: Mapping[str, Rows], 
     existing_pks = set(session.scalars(existing))
     if not existing_pks:
         return
-    insert = INSERTS[session.get_bind().dialect.name]
     for task, rows in vectors.items():
-        embeddings = [
-            {"model_id": model, "task": task, "face_pk": pk, "vector": vector}
-            for pk, vector in zip(pks, encode_embeddings(rows), strict=True)
-            if pk in existing_pks
-        ]
-        session.execute(insert(Embedding).on_conflict_do_nothing(), embeddings)
+        embeddings = zip(pks, encode_embeddings(rows), strict=True)
+        values = [(model, task, pk, vector) for pk, vector in embeddings if pk in existing_pks]
+        insert_rows(session, Embedding, EMBEDDING_COLUMNS, values)
 
 
 def _count_faces(context: JobContext, collection: str) -> int:
