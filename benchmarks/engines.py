@@ -123,7 +123,8 @@ def run_engine(name: str, folder: Path, cells: int) -> Iterator[EngineProcess]:
             try:
                 process.wait(60)
             except subprocess.TimeoutExpired:
-                process.kill()
+                for one in (*psutil.Process(process.pid).children(recursive=True), process):
+                    one.kill()
 
 
 def is_installed(name: str) -> bool:
