@@ -7,6 +7,7 @@ INSTALL := $(ENV)/pip install -q --disable-pip-version-check -c constraints.txt 
 RUN := .venv/ready-run
 DEV := .venv/ready-dev
 CONTRACT := .venv-contract
+ENGINES := .venv-engines
 
 # One environment, filled in two steps: what running needs, then what tests and measurements need as well.
 $(RUN): pyproject.toml constraints.txt
@@ -22,6 +23,11 @@ $(CONTRACT)/ready: tests/contract/requirements.txt
 	$(PYTHON) -m venv $(CONTRACT)
 	@$(CONTRACT)/bin/pip install -q --disable-pip-version-check -r $< \
 	 || { echo "schemathesis could not be installed from a package index; see the lines above." >&2; exit 1; }
+	@touch $@
+
+$(ENGINES)/ready: benchmarks/engines.txt
+	$(PYTHON) -m venv $(ENGINES)
+	$(ENGINES)/bin/pip install -q --disable-pip-version-check -r $<
 	@touch $@
 
 ##@ Use
@@ -72,12 +78,13 @@ soak: $(DEV) ## offer half of the capacity for an hour, and watch the memory; MI
 	$(ENV)/python -m benchmarks.soak --minutes $(or $(MINUTES),60)
 bench: $(DEV) ## measure; prints tables and writes JSON
 	$(ENV)/python -m benchmarks
-bench-service: $(DEV) ## measure searches, imports and starts of a service; writes .bench/service.md
+bench-service: $(DEV) ## measure a service, beside other engines where they are installed; writes .bench/service.md and .json
 	$(ENV)/python -m benchmarks.service
+engines: $(ENGINES)/ready ## install Milvus and pgvector, which bench-service compares with
 ready: $(DEV) ## install what developing needs
 clean: ## remove what was built; the service's home stays
-	rm -rf .venv $(CONTRACT) .mutants mutants .coverage build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv $(CONTRACT) $(ENGINES) .mutants mutants .coverage build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
 help: ## this list
 	@awk 'BEGIN {FS = ":.*## "} /^##@/ {print substr($$0, 5)} /^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.PHONY: run demo migrate ready test test-arithmetic check coverage mutants chaos fuzz fuzz-guided contract soak bench bench-service clean help
+.PHONY: run demo migrate ready test test-arithmetic check coverage mutants chaos fuzz fuzz-guided contract soak bench bench-service engines clean help

@@ -35,6 +35,11 @@ def set_switch_interval() -> None:
     sys.setswitchinterval(SWITCH_SECONDS)
 
 
+def use_all_cores(processes: int) -> None:
+    """Let the calling thread compute on all cores by FAISS, which so many processes share."""
+    faiss.omp_set_num_threads(max(1, cpu_count() // processes))
+
+
 def get_threads() -> int:
     """Return the limit that was set, or else the number of cores."""
     return int(os.environ.get(ENVIRONMENT_NAMES[0]) or cpu_count())

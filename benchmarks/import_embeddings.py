@@ -3,7 +3,7 @@
     python -m benchmarks.import_embeddings [--vectors 100000] [--dim 64] [--cells 1024] [--table] [--json FILE]
 
 Reference: `IndexIVFFlat` with FAISS's own parameters, its `train` and `add`, on as many threads as the machine has; and
-once more with the samples and rounds of k-means that Likeness has its cells made with ("equal"), for a higher recall.
+once more with the k-means that Likeness has its cells made with ("equal").
 Service: a new one on a free port with default settings, timed from the first byte sent until the job has succeeded,
 that is, until searches see every face; and then until the index that searches is one of cells. The disk is what the
 home has grown by, over the bytes of the vectors. `--table` sends a table with a subject and an id for each vector.
@@ -25,8 +25,9 @@ import numpy as np
 import psutil
 
 from app.cli.private_service import run_service
+from ml.distances import EUCLIDEAN
 from ml.indexes import MAX_FLAT_FACES
-from ml.indexes.common.cells import KMEANS_ROUNDS, MAX_SAMPLES_PER_CELL
+from ml.indexes.common.cells import fit_centroids
 from ml.types import Rows
 
 PHOTOS = 10
@@ -45,7 +46,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     rows = draw_rows(options.vectors, options.dim)
-    equal = measure_faiss(rows, options.cells, KMEANS_ROUNDS, MAX_SAMPLES_PER_CELL)
+    equal = measure_faiss(rows, options.cells, is_equal=True)
     measured = {f"equal_{name}": value for name, value in equal.items()}
     measured |= measure_faiss(rows, options.cells) | measure_service(rows, options.table)
     measured["ratio"] = measured["import_seconds"] / measured["faiss_seconds"]
@@ -68,12 +69,16 @@ def draw_rows(count: int, dim: int) -> Rows:
     return rows
 
 
-def measure_faiss(rows: Rows, cells: int, rounds: int = 10, samples: int = 256) -> dict[str, float]:
-    """Train an index on (N, d) rows and add them. rounds: of k-means; samples: for each cell"""
-    index = faiss.IndexIVFFlat(faiss.IndexFlatL2(rows.shape[1]), rows.shape[1], min(cells, len(rows) // 40))
-    index.cp.niter, index.cp.max_points_per_centroid = rounds, samples
+def measure_faiss(rows: Rows, cells: int, is_equal: bool = False) -> dict[str, float]:
+    """Train an index on (N, d) rows and add them. is_equal: with the k-means of the service"""
+    cells = min(cells, len(rows) // 40)
+    index = faiss.IndexIVFFlat(faiss.IndexFlatL2(rows.shape[1]), rows.shape[1], cells)
     started, used = time.perf_counter(), time.process_time()
-    index.train(rows)
+    if is_equal:
+        index.quantizer.add(fit_centroids(rows, cells, EUCLIDEAN, 0))
+        index.is_trained = True
+    else:
+        index.train(rows)
     trained = time.perf_counter()
     index.add(rows)
     return {

@@ -1,40 +1,45 @@
 """Kill a service and start it again, and measure what it takes until it is ready, and what its processes hold idle.
 
-    python -m benchmarks.ready_again [--faces 100000] [--dim 128] [--rounds 3] [--home HOME]
+    python -m benchmarks.ready_again [--faces 13000 1000000] [--dim 64] [--rounds 3] [--home HOME] [--json FILE]
         [--recogniser auto] [--options=--api-processes=2]
 
-The gallery is drawn and written directly. The first start writes the snapshot of the index. Then the service gets
-SIGKILL, all its processes at once, and starts anew; besides the seconds, the processor seconds of all its processes are
-measured, which other load on the machine changes less. After IDLE_SECONDS, the resident memory of its processes is
-summed: RSS counts what they share once for each of them, PSS once in all. Last, a worker is killed, until another one
-has the database open.
+The gallery is drawn and written directly. In each round the service is started without a snapshot of its index, which
+it builds from the rows, and again with the snapshot that it wrote meanwhile. After IDLE_SECONDS, memory is read: of the
+API, beside its goal of 1.4 times the bytes of the embeddings and 300 MiB, and of all processes; RSS counts what they
+share once for each of them, PSS once in all. Then the service gets SIGKILL, all its processes at once. Beside the
+seconds stand the processor seconds of all its processes until it was ready, which other load on the machine changes
+less. Last, a worker is killed, until another one has the database open.
 """
 
 import argparse
+import json
 import os
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import httpx
 import psutil
 
 from app.cli.private_service import LOG
 from benchmarks.load.private_gallery import write_gallery
+from benchmarks.load.processes import read_role
 
 MAX_START_SECONDS = 300.0
-POLL_SECONDS = 0.02
+POLL_SECONDS = 0.05
 SNAPSHOTS = "indexes"
 
 
 IDLE_SECONDS = 20.0
 MiB = 2**20
+ROWS, SNAPSHOT, WORKER = "from the rows", "from the snapshot", "a killed worker"
 
 
 class Start(NamedTuple):
@@ -45,11 +50,12 @@ class Start(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What all processes together hold, in MiB."""
+    """What all processes together hold, in MiB. api: the RSS of the API"""
 
     processes: int
     rss: float
     pss: float
+    api: float
 
 
 class MeasuredService:
@@ -86,8 +92,10 @@ class MeasuredService:
 
     def read_memory(self) -> Memory:
         """Return what the processes hold."""
-        read = [process.memory_full_info() for process in self.list_processes()]
-        return Memory(len(read), sum(m.rss for m in read) / MiB, sum(m.pss for m in read) / MiB)
+        processes = self.list_processes()
+        read = [process.memory_full_info() for process in processes]
+        api = max(memory.rss for memory, process in zip(read, processes, strict=True) if read_role(process) == "api")
+        return Memory(len(read), sum(m.rss for m in read) / MiB, sum(m.pss for m in read) / MiB, api / MiB)
 
     def time_restart(self) -> tuple[float, float]:
         """Kill a worker. Returns the seconds until another has the database open, and its processor seconds by then."""
@@ -109,6 +117,11 @@ class MeasuredService:
         """Wait until the index is on disk."""
         while not any((self.home / SNAPSHOTS).rglob("*.json")):
             time.sleep(POLL_SECONDS)
+
+    def delete_snapshots(self) -> None:
+        """Delete the files of indexes; the key of the folder stays."""
+        for path in (self.home / SNAPSHOTS).glob("*.*"):
+            path.unlink()
 
     def _is_ready(self) -> bool:
         try:
@@ -136,39 +149,62 @@ def _find_free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--faces", type=int, default=100_000)
-    parser.add_argument("--dim", type=int, default=128)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--recogniser", default="lbp", help="of new collections: lbp, or auto for the installed one")
-    parser.add_argument("--options", default="", help="of `likeness serve`, such as --api-processes=2")
-    parser.add_argument("--home", type=Path, help="keeps the gallery here, for further runs")
-    args = parser.parse_args()
+def measure(service: MeasuredService, rounds: int, idle: float, raw_bytes: int) -> list[dict[str, Any]]:
+    """Start the service both ways in each round, and return a row of medians for each. raw_bytes: of the embeddings"""
+    starts: dict[str, list[Start]] = {ROWS: [], SNAPSHOT: []}
+    memories: dict[str, list[Memory]] = {ROWS: [], SNAPSHOT: []}
+    for _ in range(rounds):
+        service.delete_snapshots()
+        for name in starts:
+            starts[name].append(service.start())
+            service.wait_for_snapshot()
+            time.sleep(idle)
+            memories[name].append(service.read_memory())
+            service.kill()
+    return [_summarise(name, starts[name], memories[name], raw_bytes) for name in starts]
+
+
+def _summarise(name: str, starts: Sequence[Start], memories: Sequence[Memory], raw_bytes: int) -> dict[str, Any]:
+    seconds, processor = (statistics.median(column) for column in zip(*starts, strict=True))
+    processes, rss, pss, api = (statistics.median(column) for column in zip(*memories, strict=True))
+    row = {"seconds": seconds, "processor_seconds": processor, "api_mib": api, "rss_mib": rss, "pss_mib": pss}
+    row |= {"processes": processes, "api_goal_mib": 1.4 * raw_bytes / MiB + 300}
+    return {"start": name} | {key: round(value, 2) for key, value in row.items()}
+
+
+def compare(faces: int, args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Measure a service with so many faces, and return a row for each way to start."""
     with tempfile.TemporaryDirectory() as folder:
         home = args.home or Path(folder)
         if not (home / "likeness.sqlite").exists():
-            write_gallery(home, args.faces, args.dim)
+            write_gallery(home, faces, args.dim)
         service = MeasuredService(home, args.recogniser, args.options.split())
-        _show("from the rows, first start", service.start())
-        service.wait_for_snapshot()
+        rows = [{"faces": faces} | row for row in measure(service, args.rounds, args.idle, 4 * args.dim * faces)]
+        service.start()
+        time.sleep(args.idle)
+        seconds, processor = service.time_restart()
         service.kill()
-        for _ in range(args.rounds):
-            _show("after SIGKILL", service.start())
-            time.sleep(IDLE_SECONDS)
-            processes, rss, pss = service.read_memory()
-            print(
-                f"idle: {processes} processes, RSS {rss:.0f} MiB, PSS {pss:.0f} MiB; processor seconds since "
-                f"the start: {service.read_processor_seconds():.2f}",
-                flush=True,
-            )
-            seconds, processor = service.time_restart()
-            print(f"a killed worker is back after {seconds:.2f} s, processor seconds: {processor:.2f}", flush=True)
-            service.kill()
+        return [*rows, {"faces": faces, "start": WORKER, "seconds": seconds, "processor_seconds": processor}]
 
 
-def _show(name: str, start: Start) -> None:
-    print(f"{name:28s} {start.seconds:6.2f} s   processor seconds: {start.processor:.2f}", flush=True)
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--faces", type=int, nargs="+", default=[13_000, 1_000_000])
+    parser.add_argument("--dim", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--idle", type=float, default=IDLE_SECONDS, help="seconds before memory is read")
+    parser.add_argument("--recogniser", default="lbp", help="of new collections: lbp, or auto for the installed one")
+    parser.add_argument("--options", default="", help="of `likeness serve`, such as --api-processes=2")
+    parser.add_argument("--home", type=Path, help="keeps the gallery here, for further runs; of one number of faces")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    for faces in args.faces:
+        for row in compare(faces, args):
+            rows.append(row)
+            print(json.dumps(row), flush=True)
+    if args.json:
+        args.json.write_text(json.dumps(rows, indent=1))
 
 
 if __name__ == "__main__":

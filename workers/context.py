@@ -63,7 +63,11 @@ class JobContext:
 
     def progress(self, done: int, total: int | None = None, failed: int = 0) -> None:
         """Store the progress, which `GET /v1/jobs/{id}` shows. Raises Interrupted."""
+        with writing(self.resources.database) as session:
+            self.write_progress(session, done, total, failed)
+
+    def write_progress(self, session: Session, done: int, total: int | None = None, failed: int = 0) -> None:
+        """Store the progress in the transaction of what was done. Raises Interrupted."""
         self.check()
         values: dict[str, Any] = {"done": done, "failed": failed} | ({} if total is None else {"total": total})
-        with writing(self.resources.database) as session:
-            session.execute(update(Job).where(Job.id == self.job_id).values(**values))
+        session.execute(update(Job).where(Job.id == self.job_id).values(**values))

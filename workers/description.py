@@ -22,7 +22,7 @@ from ml.embedders.base import Progress, ignore_progress
 from ml.model import Recipe
 from ml.types import Rows
 from workers.context import JobContext
-from workers.imported_vectors import check_faces_suit, read_imported
+from workers.imported_vectors import check_faces_suit, choose_batch_size, read_imported
 
 FACES_PER_TASK = 64
 """Enough work for a thread to be worth the hand-over, and little enough to notice a cancellation soon."""
@@ -36,9 +36,9 @@ def describe_faces(
     Raises CropsDamaged, which names all of these faces whose crops cannot be read, Conflict (crops over which a
     descriptor raises an error), Interrupted, and whatever the progress raises.
     """
-    rows = np.empty((len(faces), recipe.dim), np.float32)
-    done = 0
-    for batch in describe_in_batches(context, recipe, faces):
+    size = FACES_PER_TASK if recipe.external is None else choose_batch_size(recipe.dim)
+    rows, done = np.empty((len(faces), recipe.dim), np.float32), 0
+    for batch in describe_in_batches(context, recipe, faces, size):
         rows[done : done + len(batch)] = batch
         done += len(batch)
         progress(done, len(faces), {})

@@ -1,12 +1,12 @@
 """Read imported vectors, which are the descriptors of their faces. They are the embeddings of the external model."""
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
-import numpy as np
 from sqlalchemy import select
 
 from app.db.lookups import get_collection
-from app.db.session import reading
+from app.db.session import reading, stream_raw_rows
 from app.db.tables import BUILT_IN_TASK, Embedding
 from app.errors import NotFound
 from app.galleries.external_descriptors import check_external_suits
@@ -17,7 +17,13 @@ from ml.model import Recipe
 from ml.types import Rows
 from workers.context import JobContext
 
-FACES_PER_QUERY = 8_192
+MAX_FACES_PER_QUERY = 8_192
+BYTES_PER_QUERY = 32 * 2**20
+
+
+def choose_batch_size(dim: int) -> int:
+    """Return of how many faces to read the vectors at once."""
+    return max(1, min(MAX_FACES_PER_QUERY, BYTES_PER_QUERY // (4 * dim)))
 
 
 def check_faces_suit(context: JobContext, recipe: Recipe, faces: Sequence[StoredFace]) -> None:
@@ -32,17 +38,15 @@ def check_faces_suit(context: JobContext, recipe: Recipe, faces: Sequence[Stored
             check_external_suits(session, row, recipe.external, "the model")
 
 
-def read_imported(
-    context: JobContext, recipe: Recipe, faces: Sequence[StoredFace], size: int = FACES_PER_QUERY
-) -> Iterator[Rows]:
-    """Yield the vectors of the faces in batches of `size`. Raises NotFound if a face was erased meanwhile."""
+def read_imported(context: JobContext, recipe: Recipe, faces: Sequence[StoredFace], size: int) -> Iterator[Rows]:
+    """Yield the vectors of the faces in batches of `size`, which are read-only. Raises NotFound if one was erased."""
     is_vector = (Embedding.model_id == name_external_model(recipe), Embedding.task == BUILT_IN_TASK)
     for start in range(0, len(faces), size):
         context.check()
         pks = [face.pk for face in faces[start : start + size]]
         with reading(context.resources.database) as session:
             chosen = select(Embedding.face_pk, Embedding.vector).where(*is_vector, Embedding.face_pk.in_(pks))
-            vectors = dict(session.execute(chosen).all())
+            vectors: dict[int, bytes] = dict(chain.from_iterable(stream_raw_rows(session, chosen)))
         if len(vectors) < len(set(pks)):
             raise NotFound(f"{len(set(pks)) - len(vectors):,} faces were erased meanwhile; start the job again")
-        yield np.array(decode_embeddings([vectors[pk] for pk in pks], recipe.dim))
+        yield decode_embeddings([vectors[pk] for pk in pks], recipe.dim)

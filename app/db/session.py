@@ -2,10 +2,10 @@
 
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine, Executable, create_engine, event
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
@@ -21,6 +21,8 @@ FAULTY_STATEMENT_STATES = ("42", "54")
 CACHED_STATEMENTS = 48
 """Of each connection to SQLite. The last connection that was returned is used first, so that few hold any."""
 BUSY_TIMEOUT_MS = 10_000
+RAW_ROWS_PER_BATCH = 500
+"""Fewer than after how many new objects Python looks for cycles (700), which would take as long as reading them."""
 CACHE_KIB, LARGE_CACHE_KIB = 2_000, 65_536
 WRITE_OPTIONS = {"writes": True}
 CHECK_OPTION = "check"
@@ -117,6 +119,22 @@ def snapshot(database: Engine) -> Iterator[Session]:
     options = {} if database.dialect.name == "sqlite" else {"isolation_level": "REPEATABLE READ"}
     with Session(database.execution_options(**options)) as session:
         yield session  # closing it ends the transaction; the rows that were read stay usable
+
+
+def stream_raw_rows(
+    session: Session, chosen: Executable, size: int = RAW_ROWS_PER_BATCH
+) -> Iterator[Sequence[tuple[Any, ...]]]:
+    """Yield small batches of rows as the driver returns them: a million objects would take longer than to read them.
+
+    Nothing is converted: SQLite has 0 and 1 for booleans. size: of a batch, `RAW_ROWS_PER_BATCH` at most
+    Raises Busy or OperationalError, as other queries do.
+    """
+    size = min(size, RAW_ROWS_PER_BATCH)
+    with closing(session.connection().execute(chosen, execution_options={"yield_per": size})) as result:
+        while result.cursor is not None:
+            rows = result.cursor_strategy.fetchmany(result, result.cursor, size)
+            if rows:
+                yield rows
 
 
 @contextmanager

@@ -5,12 +5,27 @@ import threading
 import time
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, wait
+from functools import partial
 from typing import Any, TypeVar
 
 log = logging.getLogger("likeness.engine")
 
 MAX_RUNNING_TASKS = 2
 Result = TypeVar("Result")
+
+
+def start_thread(work: Callable[[], Result], name: str) -> Future[Result]:
+    """Do the work in a thread of its own, which does not hold up the end of the process."""
+    future = Future[Result]()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except Exception as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future
 
 
 class BackgroundTasks:
@@ -24,8 +39,8 @@ class BackgroundTasks:
     def start(self, key: Hashable, work: Callable[[], object]) -> Future[Any]:
         """Start the work, unless a task with this key is under way."""
         if key not in self._under_way:
-            future = self._under_way[key] = Future[Any]()
-            threading.Thread(target=self._run, args=(future, work), name="background-task", daemon=True).start()
+            future = self._under_way[key] = start_thread(partial(self._run, work), "background-task")
+            future.add_done_callback(lambda _: self._done())
         return self._under_way[key]
 
     def busy(self, key: Hashable) -> bool:
@@ -55,12 +70,10 @@ class BackgroundTasks:
         """Wait at most this long for the tasks under way; later ones end with the process."""
         wait(self._under_way.values(), seconds)
 
-    def _run(self, future: Future[Any], work: Callable[[], object]) -> None:
+    def _run(self, work: Callable[[], Result]) -> Result:
         started = time.monotonic()
         with self._running:
             try:
-                future.set_result(work())
-            except Exception as error:
-                future.set_exception(error)
-        log.debug("background_task.done s=%.2f", time.monotonic() - started)
-        self._done()
+                return work()
+            finally:
+                log.debug("background_task.done s=%.2f", time.monotonic() - started)

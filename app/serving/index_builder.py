@@ -4,15 +4,18 @@ The rows of the table are as the model embeds them. An index holds them as its s
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import ColumnElement, Row, func, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
+from app.db.session import stream_raw_rows
 from app.db.tables import Collection, Embedding, Face, Removal
 from app.galleries.damaged_faces import count_without_embedding
 from app.serving.compensation.store import NO_COMPENSATION, Compensation
@@ -93,9 +96,18 @@ def read_embeddings(
     """Yield batches of (n,) face pks with their corrected (n, dim) embeddings. where: further conditions"""
     chosen = select(Embedding.face_pk, Embedding.vector, Face.source).join(Face, Face.pk == Embedding.face_pk)
     chosen = chosen.where(*key.row_conditions, *where)
-    size = max(1, min(4096, BATCH_BYTES // (4 * dim)))
-    for rows in session.execute(chosen, execution_options={"yield_per": size}).partitions():
-        yield _decode_batch(rows, dim, compensation)
+    size, parts = max(1, min(4096, BATCH_BYTES // (4 * dim))), list[EmbeddingBatch]()
+    for rows in stream_raw_rows(session, chosen, size):
+        parts.append(_decode_batch(rows, dim, compensation))
+        if sum(len(pks) for pks, _ in parts) >= size:
+            yield _join_batches(parts)
+            parts = []
+    if parts:
+        yield _join_batches(parts)
+
+
+def _join_batches(parts: Sequence[EmbeddingBatch]) -> EmbeddingBatch:
+    return np.concatenate([pks for pks, _ in parts]), np.concatenate([rows for _, rows in parts])
 
 
 def read_added(
@@ -124,22 +136,36 @@ def build_index(
 ) -> Index:
     """Build an index of every embedding that the tables hold for this key.
 
-    The rows are streamed: besides the index, memory holds one batch and the sample that k-means trains on, which is
-    at most half of a large gallery.
+    The rows are read once, and held until they are in the index. For an index that the model names, which may keep its
+    rows in a file, they are read three times instead: besides the index, memory then holds one batch and the sample
+    that k-means trains on, which is at most half of a large gallery.
     chosen: the index that the model names, see `choose_index`; folder: where it may keep a file
     """
-    pks = select(Embedding.face_pk).join(Face, Face.pk == Embedding.face_pk).where(*key.row_conditions)
-    ids = np.sort(np.array(session.scalars(pks).all(), np.int64))
 
     def read_batches() -> Iterator[EmbeddingBatch]:
         return read_embeddings(session, key, dim, compensation)
 
-    return assemble_index(ids, read_batches, dim, metric, device, per_cell, chosen, folder)
+    first: Iterable[EmbeddingBatch]
+    if chosen is None:
+        first = held = deque(read_batches())
+        second = _take_out(held)
+        pks = [batch[0] for batch in held]
+    else:
+        first, second = read_batches(), read_batches()
+        pks = [batch[0] for batch in read_batches()]
+    ids = np.sort(np.concatenate([np.empty(0, np.int64), *pks]))
+    return assemble_index(ids, first, second, dim, metric, device, per_cell, chosen, folder)
+
+
+def _take_out(held: deque[EmbeddingBatch]) -> Iterator[EmbeddingBatch]:
+    while held:
+        yield held.popleft()
 
 
 def assemble_index(
     ids: Ids,
-    read_batches: Callable[[], Iterator[EmbeddingBatch]],
+    first: Iterable[EmbeddingBatch],
+    second: Iterable[EmbeddingBatch],
     dim: int,
     metric: Distance,
     device: Device,
@@ -147,17 +173,21 @@ def assemble_index(
     chosen: Spec | None = None,
     folder: Path | None = None,
 ) -> Index:
-    """Build an index of the rows that batches hold. ids: (n,) rising, of all rows; see `build_index` for the others."""
+    """Build an index of all rows, which both `first` and `second` yield in batches.
+
+    ids: (n,) rising, of all rows; see `build_index` for the others
+    """
     cells = default_cell_count(len(ids))
     sample_size = per_cell * cells if cells > 1 else 0
     sample = _choose_sample(ids, min(sample_size, max(sample_size, len(ids)) // 2))
-    rows = _read_sample(read_batches, dim, sample)
+    rows = _read_sample(first, dim, sample)
     name, further = (chosen.name, chosen.options) if chosen else (None, {})
     index = indexes.build(sample, rows, metric, name=name, p=cells, device=device, folder=folder, further=further)
+    del rows
     if len(index) < len(ids):
-        for pks_read, rows in read_batches():
+        for pks_read, batch in second:
             new = ~_find_in_sample(pks_read, sample)[0]
-            index.add(pks_read[new], rows[new])
+            index.add(pks_read[new], batch[new])
     index.finish_build()
     return index
 
@@ -169,9 +199,9 @@ def _choose_sample(ids: Ids, size: int) -> Ids:
     return np.sort(np.random.default_rng(0).choice(ids, size, replace=False))
 
 
-def _read_sample(read_batches: Callable[[], Iterator[EmbeddingBatch]], dim: int, sample: Ids) -> Rows:
+def _read_sample(batches: Iterable[EmbeddingBatch], dim: int, sample: Ids) -> Rows:
     rows = np.empty((len(sample), dim), np.float32)
-    for pks, batch in read_batches() if len(sample) else ():
+    for pks, batch in batches if len(sample) else ():
         in_sample, positions = _find_in_sample(pks, sample)
         rows[positions[in_sample]] = batch[in_sample]
     return rows
@@ -185,6 +215,6 @@ def _find_in_sample(pks: Ids, sample: Ids) -> tuple[NDArray[np.bool_], Ids]:
     return sample[positions] == pks, positions
 
 
-def _decode_batch(rows: Sequence[Row[int, bytes, str | None]], dim: int, compensation: Compensation) -> EmbeddingBatch:
+def _decode_batch(rows: Sequence[tuple[Any, ...]], dim: int, compensation: Compensation) -> EmbeddingBatch:
     pks, vectors, sources = zip(*rows, strict=True)
     return np.array(pks, np.int64), compensation.correct(decode_embeddings(vectors, dim), sources)

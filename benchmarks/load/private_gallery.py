@@ -1,17 +1,25 @@
 """Start a service of its own, with a gallery whose embeddings are drawn and written directly."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 
 import httpx
+from sqlalchemy import select
 
 from app.cli.private_service import run_service
 from app.config import Settings
 from app.db.migrate import upgrade_database
-from app.resources import open_resources
+from app.db.session import large_cache, reading, writing
+from app.db.tables import BUILT_IN_TASK, Collection, Face
+from app.enrolment.vectors.bulk_store import VectorRecord, identify_vectors, store_batch
+from app.enrolment.vectors.row_table import VectorRow
+from app.resources import Resources, open_resources
 from benchmarks.load.connections import Address
 from benchmarks.load.traffic import Gallery
+from ml.model import Model
+from ml.types import Rows
 from tests.rows import GalleryWriter, make_model, people
 
 COLLECTION = "staff"
@@ -25,14 +33,30 @@ def write_gallery(home: Path, faces: int, dim: int = 64, *, has_challenger: bool
     home.mkdir(parents=True, exist_ok=True)
     upgrade_database(settings.database)
     rows, subjects = people(faces // FACES_PER_PERSON, FACES_PER_PERSON, dim=dim)
-    model, face_ids = make_model("m-1", dim=dim), list[str]()
+    model = make_model("m-1", dim=dim)
     others = {"challenger": make_model("m-2", dim=dim, seed=1)} if has_challenger else {}
     with open_resources(settings) as resources:
-        writer = GalleryWriter(resources, COLLECTION).make(model, **others)
+        GalleryWriter(resources, COLLECTION).make(model, **others)
         for start in range(0, len(rows), ROWS_PER_WRITE):
             part = slice(start, start + ROWS_PER_WRITE)
-            face_ids += writer.add({m.id: rows[part] for m in (model, *others.values())}, subjects[part])
+            _write_rows(resources, [model, *others.values()], rows[part], subjects[part])
+        with reading(resources.database) as session:
+            face_ids = list(session.scalars(select(Face.face_id).order_by(Face.pk)))
     return Gallery(COLLECTION, rows, subjects, face_ids)
+
+
+def _write_rows(resources: Resources, models: Sequence[Model], rows: Rows, subjects: Sequence[str]) -> None:
+    """Enrol (n, dim) embeddings of each of these models, as an import of vectors does."""
+    named = zip(identify_vectors(rows), map(_name_row, subjects), strict=True)
+    records = [VectorRecord(i, *record) for i, record in enumerate(named)]
+    with writing(resources.database) as session, large_cache(session):
+        collection = session.get_one(Collection, COLLECTION)
+        store_batch(session, collection, records, {(model.id, BUILT_IN_TASK): rows for model in models}, False)
+
+
+@lru_cache(maxsize=1)
+def _name_row(subject: str) -> VectorRow:
+    return VectorRow(subject=subject)
 
 
 @contextmanager

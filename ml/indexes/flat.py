@@ -31,9 +31,6 @@ class FlatIndex(InvertedListIndex):
     def default_m(self) -> int:
         return 1
 
-    def finish_build(self) -> None:
-        """Do nothing: there are no cells."""
-
     def needs_rebuild(self) -> bool:
         """Whether the collection has grown large enough for cells."""
         return len(self) > MAX_FLAT_FACES

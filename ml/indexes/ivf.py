@@ -77,7 +77,8 @@ class IvfIndex(InvertedListIndex):
         return has_outgrown(self.sizes, self.trained_on, self.trained_imbalance)
 
     def finish_build(self) -> None:
-        """Take the present size as the size the cells were made for."""
+        """Take the present size as the size the cells were made for, and give back what the lists do not need."""
+        super().finish_build()
         self.trained_on = len(self)
 
     def remove(self, ids: Ids) -> None:

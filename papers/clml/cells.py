@@ -13,7 +13,7 @@ from ml.distances import EUCLIDEAN
 from ml.embedders.base import Progress
 from ml.evaluation.intervals import bootstrap_mean
 from ml.evaluation.protocols import Protocol
-from ml.indexes.common.cells import KMEANS_ROUNDS, MAX_SAMPLES_PER_CELL, fit_centroids
+from ml.indexes.common.cells import fit_centroids
 from ml.types import Ids, Rows
 from papers.clml.fits import DESCRIPTOR_NAMES, ClmlFits, K
 from papers.clml.table_rows import TableComputations
@@ -21,6 +21,8 @@ from papers.harness.results import percent
 from papers.harness.run_context import RunContext
 from papers.harness.table_types import Computation, ComputationOutput, Figure, Plot, Result, Row, Table
 
+SAMPLES_PER_CELL, KMEANS_ROUNDS = 512, 25
+"""Of k-means: rows for each cell, and iterations."""
 MAX_MAP_LOSS = 0.5
 """Points of mAP that a faster search may lose."""
 COLUMNS = (
@@ -86,7 +88,7 @@ def make_assignment_computation(context: RunContext, of: Computation, ps: Sequen
     key = {
         "what": "multiple assignment",
         "ps": list(ps),
-        "k-means": [MAX_SAMPLES_PER_CELL, KMEANS_ROUNDS],
+        "k-means": [SAMPLES_PER_CELL, KMEANS_ROUNDS],
         "of": of.key,
     }
     return Computation(f"{of.name}, multiple assignment", key, 40.0, run)
@@ -107,8 +109,8 @@ class SortedGallery:
         return cls(split.queries, gallery, order.astype(np.int32), relevant)
 
     def means(self, rows: Rows, p: int) -> tuple[Ids, Ids]:
-        """Fit cells like the service's index: (Q, p) cells of each query, nearest first, and (N,) of each face."""
-        means = fit_centroids(rows[self.gallery], p, EUCLIDEAN, 0)
+        """Fit cells by k-means: (Q, p) cells of each query, nearest first, and (N,) of each face."""
+        means = fit_centroids(rows[self.gallery], p, EUCLIDEAN, 0, [(SAMPLES_PER_CELL, KMEANS_ROUNDS)])
         member = EUCLIDEAN.distances(rows[self.gallery], means).argmin(1)
         return np.argsort(EUCLIDEAN.distances(rows[self.queries], means), axis=1, kind="stable"), member
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ml.embedders.base import Progress
 from ml.evaluation.intervals import Interval, bootstrap_mean
-from ml.indexes.common.cells import KMEANS_ROUNDS, MAX_SAMPLES_PER_CELL
+from ml.indexes.common.cells import KMEANS_STAGES
 from ml.indexes.flat import FlatIndex
 from ml.indexes.ivf import IvfIndex
 from ml.types import Rows
@@ -71,7 +71,7 @@ def make_drawn_vectors_computation(context: RunContext, of: Computation, many: i
         "many": many,
         "p": p,
         "queries": QUERIES,
-        "k-means": [MAX_SAMPLES_PER_CELL, KMEANS_ROUNDS],
+        "k-means": KMEANS_STAGES,
         "of": of.key,
     }
     return Computation(f"{many:,} drawn vectors", key, 120.0 * many / PAPER_FACES + 10, run)

@@ -730,17 +730,20 @@ def test_a_search_does_not_overtake_a_waiting_change() -> None:
 
 
 @pytest.mark.parametrize("lasting", ["sqlite"], indirect=True)
-def test_a_sample_finds_the_cells_of_a_large_gallery(resources: Resources) -> None:
+def test_a_large_gallery_is_read_once_and_a_sample_finds_its_cells(resources: Resources) -> None:
     rows: np.ndarray = np.random.default_rng(1).standard_normal((12_000, 4)).astype(np.float32)
     model = make_model("m-four", dim=4)
     gallery = GalleryWriter(resources, "large").make(model)
     gallery.add({model.id: rows}, [None] * len(rows))
     with reading(resources.database) as session:
         born = session.get_one(Collection, "large").created_at
+        statements: list[str] = []
+        event.listen(resources.database, "before_cursor_execute", lambda *args: statements.append(args[2]))
         index = index_builder.build_index(
             session, IndexKey("large", "identity", model.id, born), 4, EUCLIDEAN, "cpu", per_cell=20
         )
     ids: Ids = np.array(gallery.pks)
+    assert len(statements) == 1
     assert index.cells == 128
     assert (index.ids() == np.sort(ids)).all()
     assert (index.rows(ids) == rows).all()

@@ -1,7 +1,10 @@
 """Two API processes on one port: what one of them was told, the other knows within a second."""
 
+import os
+import random
 import re
 import shutil
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,11 +17,15 @@ import pytest
 from ml import images
 from ml.synthetic_faces import draw, person
 from tests.conftest import free_port
+from tests.npy import draw_people, to_npy
 from tests.service_subprocess import ServiceSubprocess
 
 COLLECTION = "/v1/collections/shared"
 MAX_SECONDS = 1.0
 MAX_ATTEMPTS = 100
+WRITES = int(os.environ.get("CONCURRENT_WRITES", 400))
+WRITERS = min(WRITES, int(os.environ.get("CONCURRENT_WRITERS", 16)))
+DIM = 8
 
 
 @pytest.fixture
@@ -137,3 +144,86 @@ def test_connections_are_shared_out(service: ServiceSubprocess) -> None:
         client.close()
     assert len(counts) == 2
     assert min(counts.values()) >= 2, counts
+
+
+def import_people(service: ServiceSubprocess, count: int, photos: int) -> list[float]:
+    """Import the vectors of people, wait until they are enrolled, and return one of the vectors."""
+    external = {"name": "drawn", "dim": DIM, "metric": "l2"}
+    service.client.put(COLLECTION, json={"descriptor": {"external": external}}).raise_for_status()
+    rows, subjects = draw_people(count, photos, DIM)
+    files = {"vectors": to_npy(rows), "table": "\n".join(["subject", *subjects]).encode()}
+    accepted = service.client.post(f"{COLLECTION}/faces:import-embeddings", files=files).raise_for_status()
+    assert service.wait_for_job(accepted.headers["Location"])["state"] == "succeeded"
+    return [float(number) for number in rows[0]]
+
+
+def list_faces(client: httpx.Client) -> dict[str, Any]:
+    """Return the subject of each face by the tables."""
+    faces, token = {}, None
+    while True:
+        params = {"limit": 1000} | ({} if token is None else {"next_token": token})
+        page = client.get(f"{COLLECTION}/faces", params=params).raise_for_status().json()
+        faces |= {face["face_id"]: face["subject"] for face in page["faces"]}
+        token = page["next_token"]
+        if token is None:
+            return faces
+
+
+def search_faces(client: httpx.Client, vector: list[float]) -> dict[str, Any]:
+    """Return the subject of each face by the index and the names in memory."""
+    params = {"limit": 4096, "group_by": "face"}
+    answer = client.post(f"{COLLECTION}/search:by-embedding", params=params, json={"vector": vector})
+    answer.raise_for_status()
+    return {match["face_id"]: match["subject"] for match in answer.json()["faces"][0]["matches"]}
+
+
+def write_at_random(client: httpx.Client, faces: list[str], writes: int, seed: int, refused: list[str]) -> None:
+    """Rename, move and delete the faces of one writer; what is refused while the service is busy is sent again."""
+    draw = random.Random(seed)
+    for number in range(writes):
+        kind = draw.choice(["rename", "move", "delete"]) if len(faces) > 1 else "rename"
+        face = draw.choice(faces)
+        name = f"w{seed}-{draw.randrange(3)}"
+        for _ in range(MAX_ATTEMPTS):
+            if kind == "delete":
+                answer = client.delete(f"{COLLECTION}/faces/{face}")
+            elif kind == "move":
+                answer = client.patch(f"{COLLECTION}/faces/{face}", json={"subject": name})
+            else:
+                answer = client.put(f"{COLLECTION}/subjects/{name}", json={"external_id": f"{name} {number}"})
+            if answer.status_code != 503:
+                break
+            time.sleep(0.05)
+        if answer.status_code >= 300:
+            refused.append(answer.text)
+        elif kind == "delete":
+            faces.remove(face)
+
+
+def test_after_many_concurrent_writes_indexes_tables_and_names_agree(
+    service: ServiceSubprocess, clients: list[httpx.Client]
+) -> None:
+    vector = import_people(service, 2 * WRITERS, 6)
+    for client in clients:
+        wait_for(lambda client=client: search_faces(client, vector) == list_faces(client))
+    faces, refused = list(list_faces(service.client)), list[str]()
+    threads, opened = list[threading.Thread](), list[httpx.Client]()
+    for seed in range(WRITERS):
+        opened.append(httpx.Client(base_url=service.client.base_url, headers=service.client.headers, timeout=60))
+        work = (opened[-1], faces[seed::WRITERS], WRITES // WRITERS, seed, refused)
+        threads.append(threading.Thread(target=write_at_random, args=work))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for client in opened:
+        client.close()
+    assert not refused
+    expected = list_faces(service.client)
+    assert {subject["id"][0] for subject in expected.values()} == {"w", "p"}, "some were moved, and some were not"
+    assert 0 < len(expected) < len(faces)
+    for client in clients:
+        wait_for(lambda client=client: search_faces(client, vector) == expected)
+        deployment = client.get("/info").json()["deployments"][0]
+        assert (deployment["vectors"], len(deployment["held"])) == (len(expected), 1)
+    service.wait_until_ready()

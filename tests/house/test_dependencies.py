@@ -21,8 +21,8 @@ PARTS = {"anyio", "pydantic-core", "starlette", "typing-extensions"}
 """Of the interface of fastapi or pydantic, which require them."""
 DEVELOPMENT_PARTS = {"referencing"}
 """Of the interface of jsonschema, which requires it."""
-OWN_ENVIRONMENT = {"schemathesis"}
-"""Installed in an environment of its own, from `tests/contract/requirements.txt`."""
+OWN_ENVIRONMENT = {"schemathesis", "milvus", "pymilvus", "grpc", "psycopg"}
+"""Installed in environments of their own, from `tests/contract/requirements.txt` and `benchmarks/engines.txt`."""
 OURS = {"ml", "app", "workers", "papers", "migrations", "benchmarks", "tests"}
 DEVELOPMENT = [p.relative_to(ROOT) for home in ("tests", "benchmarks") for p in sorted((ROOT / home).rglob("*.py"))]
 PAPERS = files_of("papers")

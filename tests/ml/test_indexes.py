@@ -1,6 +1,7 @@
 """Every index keeps the contract of its base, against a slow twin; the multiple-assignment index keeps its own."""
 
 import math
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from ml.indexes import (
     measure_curve,
 )
 from ml.indexes.base import Index, Neighbours
+from ml.indexes.common.cells import KMEANS_STAGES, fit_centroids
 from ml.indexes.flat import FlatIndex
 from ml.indexes.ivf import IvfIndex
 from ml.types import Ids, Rows
@@ -442,3 +444,16 @@ def test_few_faces_are_scored_all_of_them_by_an_average() -> None:
 def test_a_reranked_index_is_for_averages_of_its_own_width(metric: Distance) -> None:
     with pytest.raises(WrongShape, match="average"):
         registry.build("indexes", "reranked", dim=DIM + 1, metric=metric)
+
+
+def test_cells_found_in_stages_lie_as_well_as_those_of_a_long_search() -> None:
+    draw = np.random.default_rng(0)
+    rows = draw.standard_normal((16_000, 8)).astype(np.float32)
+
+    def measure_spread(stages: Sequence[tuple[int, int]]) -> float:
+        centroids = fit_centroids(rows, 32, EUCLIDEAN, 0, stages)
+        return float(EUCLIDEAN.distances(rows, centroids).min(axis=1).mean())
+
+    staged, coarse = measure_spread(KMEANS_STAGES), measure_spread(KMEANS_STAGES[:1])
+    assert staged < coarse
+    assert staged < 1.02 * measure_spread([(512, 25)])

@@ -1,25 +1,37 @@
 """Embed every face of a collection with a model, from the stored crops, while another model serves."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from sqlalchemy import func, select
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from app.db.session import reading, writing
 from app.db.tables import Embedding, Face, now
+from app.enrolment.vectors.bulk_store import EMBEDDING_COLUMNS, insert_rows
 from app.publishing.pointers import select_faces_without_embedding
 from app.storage.embedding_codec import encode_embeddings
-from app.storage.stored_faces import CropsDamaged
+from app.storage.stored_faces import CropsDamaged, StoredFace
 from ml.model import Model
 from ml.types import Rows
 from workers.context import JobContext
 from workers.damaged_faces import mark_or_raise
-from workers.description import describe_faces
+from workers.description import describe_faces, describe_in_batches
+from workers.imported_vectors import choose_batch_size
 
 FACES_PER_BATCH = 512
-INSERTS: dict[str, Callable[[Any], Any]] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+
+
+class FaceRow(NamedTuple):
+    """What names the files and rows of a face. See `StoredFace`."""
+
+    pk: int
+    collection_id: str
+    image_id: str
+    number: int
+
+
+FACE_COLUMNS = Face.pk, Face.collection_id, Face.image_id, Face.number
 
 
 def reembed_collection(context: JobContext, collection: str, model: Model, tasks: Sequence[str]) -> None:
@@ -28,16 +40,12 @@ def reembed_collection(context: JobContext, collection: str, model: Model, tasks
     Faces whose crops are damaged get none. Raises AppError (TooManyDamaged), Interrupted.
     """
     total, done, after = _count_faces(context, collection), 0, 0
+    size = FACES_PER_BATCH if model.recipe.external is None else choose_batch_size(model.recipe.dim)
     while True:
         read_at = now()
         with reading(context.resources.database) as session:
-            wanted = (
-                select_faces_without_embedding(collection, model.id, tasks)
-                .where(Face.pk > after)
-                .limit(FACES_PER_BATCH)
-            )
-            faces = list(session.scalars(wanted))
-            session.expunge_all()
+            wanted = select_faces_without_embedding(collection, model.id, tasks).with_only_columns(*FACE_COLUMNS)
+            faces = list(map(FaceRow._make, session.execute(wanted.where(Face.pk > after).limit(size))))
         if not faces:
             return
         try:
@@ -47,13 +55,18 @@ def reembed_collection(context: JobContext, collection: str, model: Model, tasks
             continue
         with writing(context.resources.database) as session:
             store_embeddings(session, model.id, vectors, [f.pk for f in faces])
-        after, done = faces[-1].pk, done + len(faces)
-        context.progress(done, max(total, done))
+            after, done = faces[-1].pk, done + len(faces)
+            context.write_progress(session, done, max(total, done))
 
 
-def embed_batch(context: JobContext, model: Model, tasks: Sequence[str], faces: Sequence[Face]) -> dict[str, Rows]:
+def embed_batch(
+    context: JobContext, model: Model, tasks: Sequence[str], faces: Sequence[StoredFace]
+) -> dict[str, Rows]:
     """Return (N, d) embeddings of these faces for each task. Raises CropsDamaged, Interrupted."""
-    rows = describe_faces(context, model.recipe, faces)
+    if model.recipe.external is None:
+        rows = describe_faces(context, model.recipe, faces)
+    else:
+        [rows] = describe_in_batches(context, model.recipe, faces, len(faces))  # as they were read, without a copy
     return {task: model.embed(rows, task) for task in tasks}
 
 
@@ -63,14 +76,10 @@ def store_embeddings(session: Session, model: str, vectors: Mapping[str, Rows], 
     existing_pks = set(session.scalars(existing))
     if not existing_pks:
         return
-    insert = INSERTS[session.get_bind().dialect.name]
     for task, rows in vectors.items():
-        embeddings = [
-            {"model_id": model, "task": task, "face_pk": pk, "vector": vector}
-            for pk, vector in zip(pks, encode_embeddings(rows), strict=True)
-            if pk in existing_pks
-        ]
-        session.execute(insert(Embedding).on_conflict_do_nothing(), embeddings)
+        embeddings = zip(pks, encode_embeddings(rows), strict=True)
+        values = [(model, task, pk, vector) for pk, vector in embeddings if pk in existing_pks]
+        insert_rows(session, Embedding, EMBEDDING_COLUMNS, values)
 
 
 def _count_faces(context: JobContext, collection: str) -> int:

@@ -182,8 +182,8 @@ class FaceColumns:
 
 
 def encode_face_ids(face_ids: Iterable[str]) -> NDArray[np.bytes_]:
-    """Return (n,) face ids as bytes of fixed width."""
-    return np.array([face_id.encode() for face_id in face_ids], f"S{FACE_ID_BYTES}")
+    """Return (n,) face ids as bytes of fixed width. Raises ValueError if one is no text of ASCII characters."""
+    return np.array(list(face_ids), f"S{FACE_ID_BYTES}")
 
 
 def _order_last(pks: Ids) -> Ids:

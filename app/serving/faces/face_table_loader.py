@@ -4,18 +4,18 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from sqlalchemy import Connection, Select, select
+from sqlalchemy import Connection, select
+from sqlalchemy.orm import Session
 
-from app.db.session import snapshot
+from app.db.session import snapshot, stream_raw_rows
 from app.db.tables import Collection, Face, Removal, Subject
 from app.galleries.retention import find_end_of_use
 from app.resources import Resources
-from app.serving.faces.columns import DISTRACTOR, FaceColumns, SubjectColumns, SubjectName, TextColumn, encode_face_ids
+from app.serving.faces.columns import DISTRACTOR, FaceColumns, SubjectColumns, SubjectName, encode_face_ids
 from app.serving.faces.face_table import EMPTY, ChangedFace, FaceTable
 from app.serving.faces.found_faces import EnrolledFace
 from ml.types import Ids
 
-ROWS_PER_BATCH = 10_000
 FACES, SUBJECTS = Face.__table__.c, Subject.__table__.c  # plain columns: a million rows need no ORM objects
 
 
@@ -58,11 +58,10 @@ class FaceTables:
 def load_table(resources: Resources, key: CollectionKey) -> FaceTable:
     """Read all faces of a collection."""
     with snapshot(resources.database) as session:
-        connection = session.connection()
-        change = _read_change(connection, key)
+        change = _read_change(session.connection(), key)
         if change is None:
             return EMPTY
-        return FaceTable(change, _read_columns(connection, key.id))
+        return FaceTable(change, _read_columns(session, key.id))
 
 
 def update_table(resources: Resources, key: CollectionKey, table: FaceTable) -> FaceTable:
@@ -94,12 +93,13 @@ def _make_changed(row: Any) -> ChangedFace:
     return ChangedFace(face, find_end_of_use(consent, retain_until))
 
 
-def _read_columns(connection: Connection, collection: str) -> FaceColumns:
-    subjects = _read_subjects(connection, collection)
+def _read_columns(session: Session, collection: str) -> FaceColumns:
+    subjects = _read_subjects(session, collection)
     pks, face_ids = [np.empty(0, np.int64)], [EMPTY.columns.face_ids]
     distractors, subject_pks = [np.empty(0, np.bool_)], [np.empty(0, np.int64)]
     of_face = FACES.pk, FACES.face_id, FACES.role, FACES.subject_pk
-    for rows in _stream(connection, select(*of_face).where(FACES.collection_id == collection)):
+    chosen = select(*of_face).where(FACES.collection_id == collection)
+    for rows in stream_raw_rows(session, chosen):
         of_pk, of_id, of_role, of_subject = zip(*rows, strict=True)
         pks.append(_make_pks(of_pk))
         face_ids.append(encode_face_ids(of_id))
@@ -114,22 +114,16 @@ def _read_columns(connection: Connection, collection: str) -> FaceColumns:
     )
 
 
-def _read_subjects(connection: Connection, collection: str) -> SubjectColumns:
+def _read_subjects(session: Session, collection: str) -> SubjectColumns:
     parts = [EMPTY.columns.subjects]
     chosen = select(SUBJECTS.pk, SUBJECTS.id, SUBJECTS.external_id, SUBJECTS.consent, SUBJECTS.retain_until)
-    for rows in _stream(connection, chosen.where(SUBJECTS.collection_id == collection)):
-        parts.append(
-            SubjectColumns(
-                _make_pks([row[0] for row in rows]),
-                TextColumn.of([SubjectName(row[1], row[2]).encode() for row in rows]),
-                np.array([find_end_of_use(row[3], row[4]) for row in rows], np.float64),
-            )
-        )
+    chosen = chosen.where(SUBJECTS.collection_id == collection)
+    for rows in stream_raw_rows(session, chosen):
+        pks, ids, external_ids, consents, retained = zip(*rows, strict=True)
+        names = [SubjectName(*name).encode() for name in zip(ids, external_ids, strict=True)]
+        given = (None if consent is None else bool(consent) for consent in consents)
+        parts.append(SubjectColumns.of(pks, names, list(map(find_end_of_use, given, retained))))
     return SubjectColumns.join(parts)
-
-
-def _stream(connection: Connection, chosen: Select[Any]) -> Any:
-    return connection.execute(chosen, execution_options={"yield_per": ROWS_PER_BATCH}).partitions()
 
 
 def _make_pks(pks: Sequence[int]) -> Ids:

@@ -133,6 +133,17 @@ class InvertedListIndex(LocalIndex):
             raise WrongShape("ids", "ids that the index holds", f"{len(ids)} of which some are not") from error
         return rows
 
+    def finish_build(self) -> None:
+        """Give back the memory that lists which have grown hold beyond their rows. See `Index.finish_build`."""
+        if self._lists is None:
+            return
+        old, sizes = self._lists.invlists, self.sizes
+        exact = faiss.ArrayInvertedLists(self.cells, self._lists.code_size)
+        for cell in np.flatnonzero(sizes).tolist():
+            exact.add_entries(cell, int(sizes[cell]), old.get_ids(cell), old.get_codes(cell))
+        exact.this.disown()
+        self._lists.replace_invlists(exact, True)
+
     def save(self, path: Path) -> str:
         """Write a snapshot and return its SHA-256 in hex."""
         header = self._header(self.state()) | {"trained": self.is_trained}
