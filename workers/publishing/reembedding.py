@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from app.db.session import reading, writing
 from app.db.tables import Embedding, Face, now
-from app.enrolment.vectors.bulk_store import EMBEDDING_COLUMNS, insert_rows
+from app.enrolment.bulk_rows import EMBEDDING_COLUMNS, insert_rows
 from app.publishing.pointers import select_faces_without_embedding
 from app.storage.embedding_codec import encode_embeddings
 from app.storage.stored_faces import CropsDamaged, StoredFace
