@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from app.access import keys
-from app.access.audit_middleware import AuditMiddleware
+from app.access.audit_middleware import AuditMiddleware, AuditRecorder
 from app.config import Settings
 from app.db.session import writing
 from app.main import create_app
@@ -34,7 +34,11 @@ class Searcher:
     def __init__(self, settings: Settings, secret: str, vector: list[float]) -> None:
         self.app, self.settings = create_app(settings), settings
         self.body = json.dumps({"vector": vector}).encode()
-        self.headers = [(b"x-api-key", secret.encode()), (b"content-type", b"application/json")]
+        self.headers = [
+            (b"x-api-key", secret.encode()),
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(self.body)).encode()),
+        ]
 
     async def measure(self, pairs: int) -> np.ndarray:
         """Return the milliseconds of searches with an entry and without, shape (pairs, 2)."""
@@ -43,20 +47,20 @@ class Searcher:
             while await self._search(state) is None:
                 assert time.monotonic() < until, "the index is not ready"
                 await asyncio.sleep(0.1)
-            audit = self._find_middleware()
+            recorder = self._find_recorder()
             choices = [self.settings, self.settings.model_copy(update={"audit_searches": False})]
             seconds = np.zeros((pairs, 2))
             for pair in range(pairs):
                 for choice in (0, 1) if pair % 2 else (1, 0):
-                    audit.settings = choices[choice]
+                    recorder.settings = choices[choice]
                     seconds[pair, choice] = await self._search(state)
             return seconds * 1e3
 
-    def _find_middleware(self) -> AuditMiddleware:
+    def _find_recorder(self) -> AuditRecorder:
         layer: Any = self.app.middleware_stack
         while not isinstance(layer, AuditMiddleware):
             layer = layer.app
-        return layer
+        return layer.recorder
 
     async def _search(self, state: Any) -> float | None:
         """Return the seconds of a search; None if it is not answered with 200."""

@@ -68,7 +68,7 @@ def enrol(
     ]
     with writing(resources.database) as session:
         collection(session, name)
-    step = len(files) if in_segments else MAX_SINGLE_FILES
+    step = max(1, len(files)) if in_segments else MAX_SINGLE_FILES
     for start in range(0, len(files), step):
         resources.blobs.put(name, files[start : start + step])
     with writing(resources.database) as session:

@@ -12,7 +12,7 @@ from app.resources import Resources
 from app.serving.engine import Engine, open_engine
 from tests.rows import GalleryWriter, make_model
 
-CHANGES = int(os.environ.get("PAUSED_CHANGES", 600))
+CHANGES = int(os.environ.get("PAUSED_CHANGES", 200))
 MODEL = make_model("m-one")
 FACES_AT_FIRST = 40
 

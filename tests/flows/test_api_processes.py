@@ -23,7 +23,7 @@ from tests.service_subprocess import ServiceSubprocess
 COLLECTION = "/v1/collections/shared"
 MAX_SECONDS = 1.0
 MAX_ATTEMPTS = 100
-WRITES = int(os.environ.get("CONCURRENT_WRITES", 400))
+WRITES = int(os.environ.get("CONCURRENT_WRITES", 160))
 WRITERS = min(WRITES, int(os.environ.get("CONCURRENT_WRITERS", 16)))
 DIM = 8
 

@@ -1,5 +1,6 @@
 """Find files in the segments of a collection, by an index in memory: 16 bytes for each photo of a segment."""
 
+import errno
 import logging
 import os
 import threading
@@ -15,6 +16,8 @@ from app.storage.segments.segment_file import SegmentEntry, SegmentFile, State, 
 from ml.errors import Corrupt
 
 SEGMENT_SUFFIX = ".seg"
+ABSENT = (errno.ENOENT, errno.ENAMETOOLONG)
+"""Why a collection has no folder: none was made, or none can be, since an earlier version accepted a longer id."""
 MAX_OPEN_SEGMENTS = 64
 MAX_RECENT_KEYS = 65_536
 """So many keys are in a dictionary, to which a segment is added quickly; more are moved to sorted arrays."""
@@ -61,7 +64,9 @@ class SegmentIndex:
         with self._lock:
             try:
                 status = os.stat(self.folder)
-            except FileNotFoundError:
+            except OSError as error:
+                if error.errno not in ABSENT:
+                    raise
                 if self._numbers:
                     self._forget()
                 return False
