@@ -8,6 +8,8 @@ from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any, TypeVar
 
+from app.allocator import trim_heaps
+
 log = logging.getLogger("likeness.engine")
 
 MAX_RUNNING_TASKS = 2

@@ -9,7 +9,6 @@ from typing import Any
 
 from sqlalchemy import select
 
-from app.allocator import trim_heaps
 from app.db.session import snapshot
 from app.db.tables import DEFAULT_FPIR, Deployment
 from app.errors import AppError
@@ -153,7 +152,6 @@ class DeploymentSync:
         faces = start_thread(partial(self.face_tables.load, collection), "face-table")
         loaded = self.loader.load(key)
         faces.result()
-        trim_heaps()
         return loaded
 
     def _swap_champion(self, served: ServedDeployment | None, row: DeploymentRow) -> None:

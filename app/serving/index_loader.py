@@ -4,7 +4,6 @@ import logging
 import time
 from dataclasses import replace
 
-from app.allocator import trim_heaps
 from app.db.session import snapshot
 from app.resources import Resources
 from app.serving import index_builder
@@ -58,7 +57,6 @@ class IndexLoader:
                 chosen=index_builder.choose_index(model),
                 folder=self.resources.indexes,
             )
-            trim_heaps()
             loaded = LoadedIndex(key, model, index, change, compensation)
             loaded.matches_table = index_builder.count_rows(session, key) == (len(index), len(index))
         seconds = time.monotonic() - started
@@ -83,7 +81,6 @@ class IndexLoader:
             loaded.model.metric,
             self.resources.settings.index_device,
         )
-        trim_heaps()
         rebuilt = LoadedIndex(loaded.key, loaded.model, index, change, loaded.compensation)
         rebuilt.comparison_due = True
         seconds = time.monotonic() - started
