@@ -78,4 +78,5 @@ class BackgroundTasks:
             try:
                 return work()
             finally:
+                trim_heaps()  # what it computed with may have been as large as an index
                 log.debug("background_task.done s=%.2f", time.monotonic() - started)
