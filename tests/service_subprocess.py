@@ -155,7 +155,10 @@ class ServiceSubprocess:
 
 
 def _is_of_role(process: psutil.Process, role: str) -> bool:
-    title = " ".join(process.cmdline())
+    try:
+        title = " ".join(process.cmdline())
+    except psutil.NoSuchProcess:  # it has ended, and may not have been waited for yet
+        return False
     return title.startswith("likeness: api" if role == "api" else f"likeness: worker {role}")
 
 
