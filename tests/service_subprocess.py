@@ -7,7 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +95,7 @@ class ServiceSubprocess:
         supervisor = psutil.Process(self.process.pid)
         if role == "supervisor":
             return [supervisor]
-        children = [child for child in supervisor.children() if child.status() != psutil.STATUS_ZOMBIE]
+        children = [child for child in supervisor.children() if _is_alive(child)]
         return [supervisor, *children] if role == "all" else [c for c in children if _is_of_role(c, role)]
 
     def kill(self, role: str) -> None:
@@ -108,7 +108,8 @@ class ServiceSubprocess:
         victims = self.list_processes(role)
         orphans = self.list_processes("all")[1:] if role == "supervisor" else []
         for victim in victims:
-            victim.send_signal(signal.SIGKILL)
+            with suppress(psutil.NoSuchProcess):
+                victim.send_signal(signal.SIGKILL)
         if role in ("supervisor", "all"):
             self.process.wait()
             deadline = time.monotonic() + ORPHAN_SECONDS
@@ -157,7 +158,7 @@ class ServiceSubprocess:
 def _is_of_role(process: psutil.Process, role: str) -> bool:
     try:
         title = " ".join(process.cmdline())
-    except psutil.NoSuchProcess:  # it has ended, and may not have been waited for yet
+    except psutil.NoSuchProcess:  # it has ended since, and may not have been waited for yet
         return False
     return title.startswith("likeness: api" if role == "api" else f"likeness: worker {role}")
 
