@@ -75,6 +75,11 @@ class LoadedIndex:
                 self._note_search((time.thread_time() - started) / len(rows))
             return neighbours
 
+    def search_many(self, rows: Rows, k: int) -> Neighbours:
+        """Search the index to measure it; see `Index.search_many`."""
+        with self.lock.gen_rlock():
+            return self.index.search_many(rows, k)
+
     def _note_search(self, seconds: float) -> None:
         known = self.search_seconds
         self.search_seconds = seconds if math.isinf(known) else known + SEARCH_SMOOTHING * (seconds - known)

@@ -37,7 +37,7 @@ class LockedIndex:
         return self.loaded.index.metric
 
     def search(self, queries: Rows, k: int) -> Neighbours:
-        return self.loaded.search(queries, k)
+        return self.loaded.search_many(queries, k)
 
     def rows(self, ids: Ids) -> Rows:
         with self.loaded.lock.gen_rlock():

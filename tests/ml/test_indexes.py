@@ -272,6 +272,22 @@ def test_no_answer_depends_on_what_is_searched_for_with_it(kind: str, metric: Di
             assert alone.fraction[0] == together.fraction[row]
 
 
+@each_index
+def test_many_queries_find_what_each_finds_alone(kind: str, metric: Distance) -> None:
+    index = made(kind, metric)
+    assert (index.search_many(noise(3, 1), 5).ids == -1).all()
+    index.add(some_ids(700, 0), noise(700, 0))
+    index.remove(some_ids(700, 0)[:50])
+    for k in (1, 48, 700):
+        many, each = index.search_many(noise(40, 1), k), index.search(noise(40, 1), k)
+        assert (many.ids == each.ids).mean() > 0.999
+        np.testing.assert_allclose(many.distances, each.distances, rtol=1e-4, atol=1e-4)
+        assert many.m == each.m
+        np.testing.assert_array_equal(many.fraction, each.fraction)
+    with pytest.raises(WrongShape):
+        index.search_many(noise(3, 1, DIM + 1), 5)
+
+
 @each_kind
 def test_every_index_satisfies_the_protocol(kind: str) -> None:
     assert isinstance(made(kind, own(kind)), Index)

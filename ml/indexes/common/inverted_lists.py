@@ -48,6 +48,13 @@ def read_lists(header: dict[str, Any], body: BinaryIO) -> Any:
     return faiss.read_index(faiss.PyCallbackIOReader(body.read)) if header["trained"] else None
 
 
+def view_list(lists: Any, cell: int) -> tuple[Ids, Rows]:
+    """The (n,) ids and (n, d) rows of one list, which is not empty, where they lie; valid until the next change."""
+    size = lists.invlists.list_size(cell)
+    codes = faiss.rev_swig_ptr(lists.invlists.get_codes(cell), size * lists.code_size)
+    return faiss.rev_swig_ptr(lists.invlists.get_ids(cell), size), codes.view(np.float32).reshape(size, -1)
+
+
 def id_selector(allowed: Ids) -> Any:
     """Create a faiss.IDSelector for these (n,) ids."""
     if not len(allowed) or allowed.max() >= MAX_BITMAP_ID:
