@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from setproctitle import setproctitle
 from sqlalchemy.exc import OperationalError
 
+from app.allocator import HeapTrimmer
 from app.config import Settings
 from app.db.schema import check_schema, check_tables
 from app.db.session import reading, writing
@@ -46,13 +47,16 @@ class Worker:
 
     def run(self) -> None:
         """Run jobs until `stop`. If the database cannot be reached, or the home is gone, try again every second."""
-        schedule = Schedule(self.resources)
+        schedule, heaps = Schedule(self.resources), HeapTrimmer()
         while not self.stopping.is_set():
             try:
                 self.resources.home.check()
                 if self.queue == "default":
                     schedule.tick()
-                if not self.step():
+                if self.step():
+                    heaps.note_work()
+                else:
+                    heaps.trim_if_due()
                     self.resources.notifier.wait("jobs", self._seconds_to_wait())
             except (OperationalError, Busy) as error:
                 log.warning("database.away error=%s", error)
