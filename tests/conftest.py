@@ -128,19 +128,19 @@ def redis_url() -> Iterator[str]:
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest) -> Iterator[str]:
     """Run the test on SQLite and on PostgreSQL. An empty URL means SQLite in the home."""
-    yield from _database(request)
+    yield from create_database(request)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def empty_database_url(request: pytest.FixtureRequest) -> Iterator[str]:
     """Like `database_url`, but without tables."""
-    yield from _database(request, "template0")
+    yield from create_database(request, "template0")
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
 def lasting(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Resources]:
     """Like `resources`, but shared by the tests of a module. Each test uses a collection of its own and removes it."""
-    url = next(database := _database(request))
+    url = next(database := create_database(request))
     redis_address = request.getfixturevalue("redis_url") if url and shutil.which("redis-server") else ""
     with _open_lasting(tmp_path_factory.mktemp("home"), database_url=url, redis_url=redis_address) as opened:
         yield opened
@@ -153,7 +153,7 @@ def lasting_service(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
 
     To delete a collection and to wait for its erasure takes longer than to start a service.
     """
-    url = next(database := _database(request))
+    url = next(database := create_database(request))
     redis_address = request.getfixturevalue("redis_url") if url and shutil.which("redis-server") else ""
     home = tmp_path_factory.mktemp("home")
     with run_service(_make_settings(home, database_url=url, redis_url=redis_address)) as started:
@@ -186,7 +186,7 @@ def _make_settings(home: Path, **addresses: str) -> Settings:
     return Settings(home=home, poll_seconds=0.05, lease_seconds=3, workers=1, default_recogniser="lbp", **addresses)  # type: ignore[arg-type]
 
 
-def _database(request: pytest.FixtureRequest, template: str = "") -> Iterator[str]:
+def create_database(request: pytest.FixtureRequest, template: str = "") -> Iterator[str]:
     """Create a database as a copy of a template, by default of a migrated one."""
     if request.param == "sqlite":
         yield ""
