@@ -32,6 +32,7 @@ from tests.conftest import free_port
 
 QUERIES = 512
 DIM = 64
+WARM_UP_SECONDS = 2.0
 ONE, TWO, LEAST = "one API process", "two API processes", "least program"
 
 Row = dict[str, object]
@@ -129,7 +130,7 @@ def compare(faces: int, client_counts: Sequence[int], rounds: int, seconds: floa
         targets[LEAST] = Target(served[0], format_searches(served[0], "/search", gallery), [psutil.Process(served[1])])
         for target in targets.values():
             wait_until_answered(target)
-            asyncio.run(load(target, 4, 2))
+            asyncio.run(load(target, 4, WARM_UP_SECONDS))
         return [_compare(faces, targets, clients, rounds, seconds) for clients in client_counts]
 
 

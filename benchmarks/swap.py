@@ -29,6 +29,7 @@ from benchmarks.load.traffic import MixedTraffic
 from tests.rows import GalleryWriter
 
 NEW_MODEL, OLD_MODEL = "m-2", "m-1"
+WARM_UP_SECONDS = 3.0
 BLOCK_SECONDS = 1.0
 SETTLE_SECONDS = 2.0
 MAX_SWAP_SECONDS = 240.0
@@ -50,7 +51,7 @@ async def measure(
 ) -> dict[str, Any]:
     """Load the service before, and during the swap, and return the figures."""
     pool, api = ConnectionPool(traffic.address), find_api_process()
-    await send_at_rate(pool, traffic, rate, 3)
+    await send_at_rate(pool, traffic, rate, WARM_UP_SECONDS)
     quiet = await send_at_rate(pool, traffic, rate, seconds)
     memory = [api.memory_info().rss]
     with open_resources(Settings(home=home, default_recogniser="lbp")) as resources:

@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
 from uuid import uuid4
 
@@ -31,6 +32,9 @@ WORKER_BYTES = 2 * 2**30
 MIN_FREE_BYTES = 2 * 2**30
 GARBAGE_OBJECTS = 20_000
 """How many new objects are collected at a time. With Python's own 700, a tenth of the time went into that."""
+SLOW_FOLDERS = {"benchmarks", "flows", "papers"}
+MAX_SLOW_MOMENT = 0.7
+"""The part of a run within which a slow module begins."""
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 gc.disable()  # until the tests are collected: what modules define stays
@@ -54,16 +58,49 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start the tests that kill processes first, and on as many workers: one takes minutes, and most of it waits.
+    """Give each worker tests that wait and tests that compute, in turn, and none that takes long at the end.
 
-    `--dist worksteal` gives each worker a run of consecutive tests to begin with.
+    `--dist worksteal` gives each worker a run of consecutive tests to begin with. In the order of their names, tests
+    that wait for services are left for the end, when nothing else uses the cores meanwhile. Tests that kill processes
+    wait most and take a minute: every other worker begins with one, and the others have one in the middle of their run.
+    The tests of a module stay together.
     """
-    killing = [item for item in items if item.get_closest_marker("chaos")]
-    others = [item for item in items if not item.get_closest_marker("chaos")]
-    share = len(items) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    for number, item in enumerate(killing):
-        others.insert(min(number * share, len(others)), item)
-    items[:] = others
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if workers > 1:
+        killing = [item for item in items if item.get_closest_marker("chaos")]
+        others = deal_modules([item for item in items if not item.get_closest_marker("chaos")], workers)
+        share = len(items) // workers
+        for number, item in enumerate(killing):
+            at = number % workers * share + number % 2 * share // 2
+            others.insert(min(at, len(others)), item)
+        items[:] = others
+
+
+def deal_modules(items: list[pytest.Item], count: int) -> list[pytest.Item]:
+    """Order tests as `count` runs of about as many tests, each with its share of the slow modules."""
+    modules: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        modules.setdefault(item.path, []).append(item)
+    sizes = {path: len(tests) for path, tests in modules.items()}
+    runs: list[list[Path]] = [[] for _ in range(count)]
+    for path in sorted(modules, key=lambda path: (not is_slow(path), -sizes[path])):
+        min(runs, key=lambda run: sum(sizes[other] for other in run)).append(path)
+    return [item for run in runs for path in spread_slow(run, sizes) for item in modules[path]]
+
+
+def spread_slow(run: list[Path], sizes: dict[Path, int]) -> list[Path]:
+    """Spread the slow modules of a run over its first part. Those of the fewest tests come first: they take longest."""
+    slow = sorted((path for path in run if is_slow(path)), key=lambda path: sizes[path])
+    moments = {path: MAX_SLOW_MOMENT * number / len(slow) for number, path in enumerate(slow)}
+    others = [path for path in run if not is_slow(path)]
+    ends = accumulate(sizes[path] for path in others)
+    total = sum(sizes[path] for path in others)
+    moments |= {path: (end - sizes[path]) / total for path, end in zip(others, ends, strict=True)}
+    return sorted(run, key=lambda path: moments[path])
+
+
+def is_slow(path: Path) -> bool:
+    return path.parent.name in SLOW_FOLDERS
 
 
 def pytest_collection_finish() -> None:
@@ -128,19 +165,19 @@ def redis_url() -> Iterator[str]:
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest) -> Iterator[str]:
     """Run the test on SQLite and on PostgreSQL. An empty URL means SQLite in the home."""
-    yield from _database(request)
+    yield from create_database(request)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def empty_database_url(request: pytest.FixtureRequest) -> Iterator[str]:
     """Like `database_url`, but without tables."""
-    yield from _database(request, "template0")
+    yield from create_database(request, "template0")
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
 def lasting(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Resources]:
     """Like `resources`, but shared by the tests of a module. Each test uses a collection of its own and removes it."""
-    url = next(database := _database(request))
+    url = next(database := create_database(request))
     redis_address = request.getfixturevalue("redis_url") if url and shutil.which("redis-server") else ""
     with _open_lasting(tmp_path_factory.mktemp("home"), database_url=url, redis_url=redis_address) as opened:
         yield opened
@@ -153,7 +190,7 @@ def lasting_service(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
 
     To delete a collection and to wait for its erasure takes longer than to start a service.
     """
-    url = next(database := _database(request))
+    url = next(database := create_database(request))
     redis_address = request.getfixturevalue("redis_url") if url and shutil.which("redis-server") else ""
     home = tmp_path_factory.mktemp("home")
     with run_service(_make_settings(home, database_url=url, redis_url=redis_address)) as started:
@@ -186,7 +223,7 @@ def _make_settings(home: Path, **addresses: str) -> Settings:
     return Settings(home=home, poll_seconds=0.05, lease_seconds=3, workers=1, default_recogniser="lbp", **addresses)  # type: ignore[arg-type]
 
 
-def _database(request: pytest.FixtureRequest, template: str = "") -> Iterator[str]:
+def create_database(request: pytest.FixtureRequest, template: str = "") -> Iterator[str]:
     """Create a database as a copy of a template, by default of a migrated one."""
     if request.param == "sqlite":
         yield ""

@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import engine_client, engines, reembedding, request_cost, service, service_goals, swap
+from benchmarks import engine_client, engines, reembedding, request_cost, service, service_goals, service_load, swap
 from benchmarks.load.private_gallery import run_private_service, write_gallery
 from benchmarks.load.traffic import MixedTraffic
 from benchmarks.service_load import LEAST, ONE, TWO, compare
 
 
-def test_the_programs_are_loaded_in_turn() -> None:
+def test_the_programs_are_loaded_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service_load, "WARM_UP_SECONDS", 0.1)
     [row] = compare(400, [2], rounds=2, seconds=0.2)
     assert (row["faces"], row["clients"]) == (400, 2)
     for name in (ONE, TWO, LEAST):
@@ -81,11 +83,12 @@ def test_descriptors_are_embedded_as_the_reference_multiplies_them() -> None:
     assert goals[0].value == measured["ratio_seconds"] > 0
 
 
-def test_a_swap_under_load_is_measured(tmp_path: Path) -> None:
+def test_a_swap_under_load_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(swap, "WARM_UP_SECONDS", 0.1)
     gallery = write_gallery(tmp_path, 400, has_challenger=True)
     with run_private_service(tmp_path) as (client, address):
         while client.get("/readyz").status_code != 200:
-            pass
+            time.sleep(0.1)
         traffic = MixedTraffic(address, gallery, shares={"vector": 1.0})
         measured = asyncio.run(swap.measure(client, traffic, tmp_path, 10, 1))
         assert swap.read_model(client) == swap.NEW_MODEL

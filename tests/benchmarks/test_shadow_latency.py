@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks import shadow_latency
 from benchmarks.load.connections import Address, ConnectionPool
 from benchmarks.load.generator import Record
 from benchmarks.load.traffic import Gallery, MixedTraffic
@@ -46,7 +47,8 @@ def test_a_search_that_waits_for_a_comparison_misses_the_goal() -> None:
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_searches_are_compared_at_a_share_of_one_alone(service: Service) -> None:
+def test_searches_are_compared_at_a_share_of_one_alone(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shadow_latency, "WARM_UP_SECONDS", 0.1)
     rows, subjects = people(12, 4, dim=8)
     champion, challenger = make_model("m-1"), make_model("m-2", seed=1)
     writer = GalleryWriter(service.resources).make(champion, challenger=challenger)

@@ -8,7 +8,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,11 +15,13 @@ import pytest
 
 from ml import images
 from ml.synthetic_faces import draw, person
-from tests.conftest import free_port
+from tests.conftest import create_database, free_port
 from tests.npy import draw_people, to_npy
 from tests.service_subprocess import ServiceSubprocess
 
-COLLECTION = "/v1/collections/shared"
+COLLECTION = "/v1/collections/photos"
+IMPORTED = "imported"
+IMPORTED_COLLECTION = f"/v1/collections/{IMPORTED}"
 MAX_SECONDS = 1.0
 MAX_ATTEMPTS = 100
 WRITES = int(os.environ.get("CONCURRENT_WRITES", 160))
@@ -28,17 +29,17 @@ WRITERS = min(WRITES, int(os.environ.get("CONCURRENT_WRITERS", 16)))
 DIM = 8
 
 
-@pytest.fixture
-def service(tmp_path: Path, database_url: str, request: pytest.FixtureRequest) -> Iterator[ServiceSubprocess]:
-    """On SQLite, and on PostgreSQL with Redis."""
-    home = tmp_path / "home"
-    home.mkdir()
-    addresses = {"database_url": database_url} if database_url else {}
-    if database_url and shutil.which("redis-server"):
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceSubprocess]:
+    """On SQLite, and on PostgreSQL with Redis. All tests share it, since a start takes seconds of processor time."""
+    url = next(database := create_database(request))
+    addresses = {"database_url": url} if url else {}
+    if url and shutil.which("redis-server"):
         addresses["redis_url"] = request.getfixturevalue("redis_url")
-    started = ServiceSubprocess(home, free_port(), api_processes="2", **addresses)
+    started = ServiceSubprocess(tmp_path_factory.mktemp("home"), free_port(), api_processes="2", **addresses)
     yield started
     started.stop()
+    next(database, None)
 
 
 @pytest.fixture
@@ -126,11 +127,16 @@ def test_a_repeated_request_is_carried_out_once(service: ServiceSubprocess, clie
 
 def test_each_process_reports_what_all_have_counted(clients: list[httpx.Client]) -> None:
     pattern = r'likeness_requests_total\{[^}]*"/v1/keys"[^}]*\} (\S+)'
+
+    def count_requests() -> list[float]:
+        return [sum(map(float, re.findall(pattern, client.get("/metrics").text))) for client in clients]
+
+    before, repeated = count_requests()
+    assert before == repeated
     for client in clients:
         for _ in range(3):
             client.get("/v1/keys").raise_for_status()
-    counts = [sum(map(float, re.findall(pattern, client.get("/metrics").text))) for client in clients]
-    assert counts == [6.0, 6.0]
+    assert count_requests() == [before + 6] * 2
     waiting = [re.findall(r'likeness_requests_waiting\{process="([^"]+)"\}', c.get("/metrics").text) for c in clients]
     assert waiting[0] != waiting[1]
 
@@ -149,10 +155,10 @@ def test_connections_are_shared_out(service: ServiceSubprocess) -> None:
 def import_people(service: ServiceSubprocess, count: int, photos: int) -> list[float]:
     """Import the vectors of people, wait until they are enrolled, and return one of the vectors."""
     external = {"name": "drawn", "dim": DIM, "metric": "l2"}
-    service.client.put(COLLECTION, json={"descriptor": {"external": external}}).raise_for_status()
+    service.client.put(IMPORTED_COLLECTION, json={"descriptor": {"external": external}}).raise_for_status()
     rows, subjects = draw_people(count, photos, DIM)
     files = {"vectors": to_npy(rows), "table": "\n".join(["subject", *subjects]).encode()}
-    accepted = service.client.post(f"{COLLECTION}/faces:import-embeddings", files=files).raise_for_status()
+    accepted = service.client.post(f"{IMPORTED_COLLECTION}/faces:import-embeddings", files=files).raise_for_status()
     assert service.wait_for_job(accepted.headers["Location"])["state"] == "succeeded"
     return [float(number) for number in rows[0]]
 
@@ -162,7 +168,7 @@ def list_faces(client: httpx.Client) -> dict[str, Any]:
     faces, token = {}, None
     while True:
         params = {"limit": 1000} | ({} if token is None else {"next_token": token})
-        page = client.get(f"{COLLECTION}/faces", params=params).raise_for_status().json()
+        page = client.get(f"{IMPORTED_COLLECTION}/faces", params=params).raise_for_status().json()
         faces |= {face["face_id"]: face["subject"] for face in page["faces"]}
         token = page["next_token"]
         if token is None:
@@ -172,7 +178,7 @@ def list_faces(client: httpx.Client) -> dict[str, Any]:
 def search_faces(client: httpx.Client, vector: list[float]) -> dict[str, Any]:
     """Return the subject of each face by the index and the names in memory."""
     params = {"limit": 4096, "group_by": "face"}
-    answer = client.post(f"{COLLECTION}/search:by-embedding", params=params, json={"vector": vector})
+    answer = client.post(f"{IMPORTED_COLLECTION}/search:by-embedding", params=params, json={"vector": vector})
     answer.raise_for_status()
     return {match["face_id"]: match["subject"] for match in answer.json()["faces"][0]["matches"]}
 
@@ -186,11 +192,11 @@ def write_at_random(client: httpx.Client, faces: list[str], writes: int, seed: i
         name = f"w{seed}-{draw.randrange(3)}"
         for _ in range(MAX_ATTEMPTS):
             if kind == "delete":
-                answer = client.delete(f"{COLLECTION}/faces/{face}")
+                answer = client.delete(f"{IMPORTED_COLLECTION}/faces/{face}")
             elif kind == "move":
-                answer = client.patch(f"{COLLECTION}/faces/{face}", json={"subject": name})
+                answer = client.patch(f"{IMPORTED_COLLECTION}/faces/{face}", json={"subject": name})
             else:
-                answer = client.put(f"{COLLECTION}/subjects/{name}", json={"external_id": f"{name} {number}"})
+                answer = client.put(f"{IMPORTED_COLLECTION}/subjects/{name}", json={"external_id": f"{name} {number}"})
             if answer.status_code != 503:
                 break
             time.sleep(0.05)
@@ -224,6 +230,7 @@ def test_after_many_concurrent_writes_indexes_tables_and_names_agree(
     assert 0 < len(expected) < len(faces)
     for client in clients:
         wait_for(lambda client=client: search_faces(client, vector) == expected)
-        deployment = client.get("/info").json()["deployments"][0]
+        deployments = client.get("/info").json()["deployments"]
+        [deployment] = [found for found in deployments if found["collection"] == IMPORTED]
         assert (deployment["vectors"], len(deployment["held"])) == (len(expected), 1)
     service.wait_until_ready()
