@@ -57,6 +57,7 @@ from app.methods.routes import router as methods
 from app.models.routes import router as models
 from app.recognisers.routes import router as recognisers
 from app.resources import Resources, open_resources
+from app.search.routes import photo_router as photo_search
 from app.search.routes import router as search
 from app.search.vector_routes import IMMEDIATE_VECTOR_SEARCH
 from app.search.vector_routes import router as vector_search
@@ -77,6 +78,7 @@ log = logging.getLogger("likeness.api")
 
 ROUTERS = (
     vector_search,  # first: each request tries the routers in turn
+    photo_search,
     search,
     health,
     access,

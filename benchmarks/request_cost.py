@@ -1,9 +1,11 @@
 """The processor time of a search by vector in the API, behind the parser of HTTP and without sockets.
 
-    python -m benchmarks.request_cost [--faces 13000] [--dim 64] [--rounds 9] [--requests 500] [--profile FILE]
+    python -m benchmarks.request_cost [--faces 13000] [--dim 64] [--rounds 9] [--requests 500] [--clients 1]
+        [--profile FILE]
 
 Bytes of requests go into the protocol of the server, and its answers are counted and dropped. The least program
 (`benchmarks/limit_server.py`) takes the same searches in turn, so the ratio holds on a machine that does other work.
+Several clients send their requests in the same turn of the event loop.
 """
 
 import argparse
@@ -87,8 +89,8 @@ class Connection:
 
 
 @asynccontextmanager
-async def open_service(home: Path) -> AsyncIterator[tuple[Connection, str]]:
-    """Open the API over a home, and yield a connection and a key."""
+async def open_service(home: Path, clients: int) -> AsyncIterator[tuple[list[Connection], str]]:
+    """Open the API over a home, and yield connections and a key."""
     settings = Settings(home=home, default_recogniser="lbp", wpca_after_faces=0)
     with open_resources(settings) as resources, writing(resources.database) as session:
         key = create_key(session, "admin", "benchmark")[1]
@@ -97,23 +99,26 @@ async def open_service(home: Path) -> AsyncIterator[tuple[Connection, str]]:
     config.load()
     state = ServerState()
     async with app.router.lifespan_context(app) as app_state:
-        yield Connection(config.http_protocol_class(config, state, dict(app_state))), key
+        yield [Connection(config.http_protocol_class(config, state, dict(app_state))) for _ in range(clients)], key
 
 
-def open_least_program(gallery: Gallery, folder: Path, cells: int, probed: int) -> Connection:
+def open_least_program(gallery: Gallery, folder: Path, cells: int, probed: int, clients: int) -> list[Connection]:
     """Open the least program over the rows of a gallery."""
     np.save(folder / "vectors.npy", gallery.rows)
     app = create_least_program(build_index(folder / "vectors.npy", cells, probed))
     config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off")
     config.load()
-    return Connection(HttpToolsProtocol(config, ServerState(), {}))
+    return [Connection(HttpToolsProtocol(config, ServerState(), {})) for _ in range(clients)]
 
 
-async def measure(connection: Connection, requests: list[bytes], count: int) -> float:
-    """Return the microseconds of processor time of a request."""
+async def measure(connections: list[Connection], requests: list[bytes], count: int) -> float:
+    """Return the microseconds of processor time of a request, of which each connection sends one at a time."""
+    count = len(connections) * max(1, count // len(connections))
     started = time.thread_time()
-    for turn in range(count):
-        await connection.send(requests[turn % len(requests)])
+    for first in range(0, count, len(connections)):
+        turns = range(first, first + len(connections))
+        sends = [c.send(requests[i % len(requests)]) for c, i in zip(connections, turns, strict=True)]
+        await (asyncio.gather(*sends) if len(sends) > 1 else sends[0])
     return 1e6 * (time.thread_time() - started) / count
 
 
@@ -141,10 +146,10 @@ async def compare(args: argparse.Namespace) -> None:
         gallery = open_gallery(home, args.faces, args.dim)
         path = f"/v1/collections/{gallery.collection}/search:by-embedding"
         async with AsyncExitStack() as stack:
-            ours, key = await stack.enter_async_context(open_service(home))
+            ours, key = await stack.enter_async_context(open_service(home, args.clients))
             requests = {OURS: format_searches(Address("127.0.0.1", 80, key), path + args.query, gallery)}
-            answer = await wait_until_answered(ours, requests[OURS][0])
-            least = open_least_program(gallery, folder, default_cell_count(args.faces), answer["m"])
+            answer = await wait_until_answered(ours[0], requests[OURS][0])
+            least = open_least_program(gallery, folder, default_cell_count(args.faces), answer["m"], args.clients)
             requests[LEAST] = format_searches(Address("127.0.0.1", 80, ""), "/search", gallery)
             connections = {OURS: ours, LEAST: least}
             for turn, connection in enumerate(connections.values()):
@@ -163,8 +168,8 @@ async def compare(args: argparse.Namespace) -> None:
             ratio = statistics.median(r[LEAST] / r[OURS] for r in rounds)
             figures = ", ".join(f"{name} {median:.0f}" for name, median in medians.items())
             print(
-                f"{args.faces} faces, {answer['m']} cells probed; processor microseconds of a search: {figures}; "
-                f"least / service {ratio:.2f}"
+                f"{args.faces} faces, {answer['m']} cells probed, {args.clients} clients; "
+                f"processor microseconds of a search: {figures}; least / service {ratio:.2f}"
             )
 
 
@@ -174,6 +179,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--dim", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--requests", type=int, default=500)
+    parser.add_argument("--clients", type=int, default=1)
     parser.add_argument("--query", default="", help="appended to the path of a search, such as ?limit=1")
     parser.add_argument("--home", type=Path, help="keep the gallery in this folder, and use it if it is there")
     parser.add_argument("--profile", type=Path)

@@ -1,7 +1,6 @@
 """Search the index until there are enough people, group faces by person, and apply the labels about them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -47,8 +46,7 @@ class QueryCandidates(NamedTuple):
     corrections: Corrections
 
 
-@dataclass(frozen=True, eq=False)
-class Candidates:
+class Candidates(NamedTuple):
     """What the index returned, by query.
 
     faces: all that are still enrolled; people: pk -> the number of the face's person

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 from sqlalchemy.orm import Session
@@ -81,7 +82,7 @@ class SearchContext:
             if aligned:
                 return [front_end.aligned(image)]
             detected = (front_end.align(image, detection) for detection in front_end.detector.detect(image))
-            faces = [face for face, _ in zip((f for f in detected if f is not None), range(limit), strict=False)]
+            faces = list(islice((face for face in detected if face is not None), limit))
         if not faces:
             raise Invalid("no face was found in the photo", code="NoFace")
         return faces

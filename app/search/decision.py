@@ -136,14 +136,15 @@ def make_pair_threshold(
     return AcceptanceThreshold("fmr", measured.distance, description=description)
 
 
-def score_faces(scores: Scores, distances: NDArray[np.float32]) -> PairScores:
-    """Return what (n,) distances mean."""
+def score_faces(scores: Scores, distances: NDArray[np.float32]) -> list[PairScores]:
+    """Return what the distances of each query mean. distances: (Q, n)"""
     probability = scores.probability(distances)
     if probability is None:
-        return PairScores(*[[None] * len(distances)] * 3)
+        return [PairScores(*[[None] * distances.shape[1]] * 3)] * len(distances)
     fmr = scores.fmr(distances)
     assert fmr is not None, "a calibration has both"
-    return PairScores((100 * probability).tolist(), probability.tolist(), fmr.tolist())
+    columns = (100 * probability).tolist(), probability.tolist(), fmr.tolist()
+    return [PairScores(*of_query) for of_query in zip(*columns, strict=True)]
 
 
 def decide(

@@ -1,7 +1,6 @@
 """Find the matches of each query: rank the nearest people, decide, and say which labels changed the answer."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
@@ -17,6 +16,7 @@ from app.search.enrolled_faces import read_templates
 from app.search.params import SearchParams
 from app.search.schemas import Correction, Effect, Match
 from app.serving.deployments import ServedModel
+from app.serving.faces.columns import DISTRACTOR, GALLERY
 from app.serving.faces.found_faces import FoundFaces
 from ml.identification.label_constraints import LabelledPair
 from ml.identification.person_distance import SHORTLIST_PEOPLE, DecisionRule
@@ -28,8 +28,7 @@ MAX_FACES_PER_MATCH = 10
 Templates = Mapping[int, PersonTemplate]
 
 
-@dataclass(frozen=True, eq=False)
-class SearchHits:
+class SearchHits(NamedTuple):
     """The result of a search.
 
     matches, decisions, corrections: of each query
@@ -78,20 +77,18 @@ def find_matches(
     candidates = find_candidates(session, criteria, queries, params, excluded, may_go_on)
     templates = _read_templates(session, criteria, candidates, threshold.rule, excluded)
     neighbours = candidates.neighbours
+    scores = score_faces(criteria.scores, neighbours.distances)
+    to_templates = _compute_template_distances(criteria.first, queries[0], candidates, templates)
     matches, nearest, decisions, corrections = [], [], list[FaceDecision](), []
-    for query, distances in enumerate(neighbours.distances):
-        of_query, scores = candidates.queries[query], score_faces(criteria.scores, distances)
-        result = _Result(criteria, candidates, query, of_query, of_query.corrections, scores, threshold)
-        person_distances = dict[int, float]()
-        if not criteria.is_mix:
-            row = queries[0][query : query + 1]
-            person_distances = _compute_person_distances(criteria.first, row, result, templates)
+    for query, of_query in enumerate(candidates.queries):
+        result = _Result(criteria, candidates, query, of_query, of_query.corrections, scores[query], threshold)
+        person_distances = {} if criteria.is_mix else _compute_person_distances(result, to_templates[query])
         ranked = _rank_people(result, params, person_distances)
         shown = [match for match in ranked if match.passes or not threshold.is_filter][: params.limit]
         nearest.append(ranked)
         decisions.append(_decide(result, ranked))
         corrections.append(_list_corrections(result, ranked[: params.limit]))
-        matches.append([_build_match(result, match, params) for match in shown])
+        matches.append(_build_matches(result, shown, params))
     return SearchHits(
         matches=matches,
         nearest=nearest,
@@ -115,22 +112,31 @@ def _read_templates(
     return read_templates(session, criteria.first, list(named), excluded)
 
 
-def _compute_person_distances(
-    served: ServedModel, query: Rows, result: _Result, templates: Templates
-) -> dict[int, float]:
-    """Return the nearest people of a (1, dim) query: person -> person distance."""
-    of_query, faces = result.of_query, result.candidates.faces
-    people = list(islice(of_query.columns_of, SHORTLIST_PEOPLE))
-    nearest = [of_query.distances[of_query.columns_of[person][0]] for person in people]
-    template, own = nearest, [person for person in people if person in templates]
-    if own:
-        rows, of_people = np.repeat(query, len(own), 0), [templates[person] for person in own]
-        known = dict(zip(own, template_distances(served.index.metric, rows, of_people).tolist(), strict=True))
-        template = [known.get(person, distance) for person, distance in zip(people, nearest, strict=True)]
-    distractors = {result.candidates.people[pk] for pk in faces.distractors if pk in faces}
-    are_rivals = [not person % 2 or person in distractors for person in people]
-    distances = result.threshold.rule.compute_person_distances(nearest, template, are_rivals)
-    return dict(zip(people, distances, strict=True))
+def _compute_template_distances(
+    served: ServedModel, queries: Rows, candidates: Candidates, templates: Templates
+) -> list[dict[int, float]]:
+    """Return for each of (Q, dim) queries: person -> distance to their template, of those on its shortlist."""
+    shortlists = [
+        [person for person in islice(of_query.columns_of, SHORTLIST_PEOPLE) if person in templates]
+        for of_query in candidates.queries
+    ]
+    rows = np.repeat(queries, [len(shortlist) for shortlist in shortlists], 0)
+    of_people = [templates[person] for shortlist in shortlists for person in shortlist]
+    distances = iter(template_distances(served.index.metric, rows, of_people).tolist())
+    return [dict(zip(shortlist, distances, strict=False)) for shortlist in shortlists]
+
+
+def _compute_person_distances(result: _Result, to_templates: Mapping[int, float]) -> dict[int, float]:
+    """Return the nearest people of a query: person -> person distance. to_templates: person -> template distance"""
+    of_query, distractors = result.of_query, result.candidates.faces.distractors
+    distances, columns_of = of_query.distances, of_query.columns_of
+    people = list(islice(columns_of, SHORTLIST_PEOPLE))
+    nearest = [distances[columns_of[person][0]] for person in people]
+    template = [to_templates.get(person, distance) for person, distance in zip(people, nearest, strict=True)]
+    others = {result.candidates.people.get(pk) for pk in distractors} if distractors else ()
+    are_rivals = [not person % 2 or person in others for person in people]
+    person_distances = result.threshold.rule.compute_person_distances(nearest, template, are_rivals)
+    return dict(zip(people, person_distances, strict=True))
 
 
 def _rank_people(result: _Result, params: SearchParams, person_distances: Mapping[int, float]) -> list[RankedMatch]:
@@ -172,37 +178,41 @@ def _find_subject(result: _Result, pk: int, person: int) -> SubjectRef | None:
     """Return the name of a face, or of the person whom labels joined it to."""
     name = result.candidates.faces.find_name(pk)
     if name is not None:
-        return SubjectRef(id=name.id, external_id=name.external_id)
+        return {"id": name.id, "external_id": name.external_id}
     return name_person(result.criteria.first.deployment.constraints, person)
 
 
-def _build_match(result: _Result, match: RankedMatch, params: SearchParams) -> Match:
-    """Build what the answer says of a match."""
-    of_query, scores, faces = result.of_query, result.scores, result.candidates.faces
-    nearest = match.columns[0]
-    pk, similarity = of_query.pks[nearest], scores.similarity
-    built: Match = {
-        "face_id": faces.face_ids[pk],
-        "subject": _find_subject(result, pk, match.person),
-        "role": faces.find_role(pk),
-        "distance": match.distance,
-        "similarity": similarity[nearest],
-        "probability": match.probability,
-        "fmr_estimate": scores.fmr[nearest],
-        "person_distance": match.person_distance,
-        "passes": match.passes,
-    }
-    if params.group_by == "subject":
-        face_ids, pks, distances = faces.face_ids, of_query.pks, of_query.distances
-        built["faces"] = [
-            {"face_id": face_ids[pks[column]], "distance": distances[column], "similarity": similarity[column]}
-            for column in match.columns[:MAX_FACES_PER_MATCH]
-        ]
-    neighbours = result.candidates.neighbours
-    if isinstance(neighbours, MixedNeighbours):
-        tasks = [c.served.task for c in result.criteria.tasks]
-        built["distances"] = dict(zip(tasks, neighbours.by_task[result.query][:, nearest].tolist(), strict=True))
-    return built
+def _build_matches(result: _Result, matches: Sequence[RankedMatch], params: SearchParams) -> list[Match]:
+    """Build what the answer says of these matches."""
+    (similarity, _, fmr), faces, neighbours = result.scores, result.candidates.faces, result.candidates.neighbours
+    face_ids, pks, distances = faces.face_ids, result.of_query.pks, result.of_query.distances
+    shows_faces = params.group_by == "subject"
+    listed = []
+    for person, columns, distance, probability, person_distance, passes, _, is_distractor in matches:
+        nearest = columns[0]
+        pk = pks[nearest]
+        built: Match = {
+            "face_id": face_ids[pk],
+            "subject": _find_subject(result, pk, person),
+            "role": DISTRACTOR if is_distractor else GALLERY,
+            "distance": distance,
+            "similarity": similarity[nearest],
+            "probability": probability,
+            "fmr_estimate": fmr[nearest],
+            "person_distance": person_distance,
+            "passes": passes,
+        }
+        if shows_faces:
+            built["faces"] = [
+                {"face_id": face_ids[pks[column]], "distance": distances[column], "similarity": similarity[column]}
+                for column in columns[:MAX_FACES_PER_MATCH]
+            ]
+        if isinstance(neighbours, MixedNeighbours):
+            tasks = [c.served.task for c in result.criteria.tasks]
+            of_tasks = neighbours.by_task[result.query][:, nearest].tolist()
+            built["distances"] = dict(zip(tasks, of_tasks, strict=True))
+        listed.append(built)
+    return listed
 
 
 def _decide(result: _Result, matches: Sequence[RankedMatch]) -> FaceDecision:

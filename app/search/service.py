@@ -163,7 +163,7 @@ def verify_pair(context: SearchContext, photos: Sequence[bytes], params: VerifyP
         distances = served.index.metric.distances(rows[:1], others)[0]
         nearest = int(np.argmin(distances))
         distance = float(distances[nearest])
-        [similarity], [probability], [fmr] = score_faces(served.scores, distances[nearest : nearest + 1])
+        [[[similarity], [probability], [fmr]]] = score_faces(served.scores, distances[None, nearest : nearest + 1])
         passes = threshold.accepts(distance, similarity, None)
         face_id, corrected_by = None, list[Correction]()
         nearest_pks = np.array(pks[nearest : nearest + 1], np.int64)

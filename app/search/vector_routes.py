@@ -1,14 +1,11 @@
 """Search 1:N by vector: on the event loop and from memory alone where that is enough, else in a thread."""
 
 from collections.abc import Callable, Coroutine, Sequence
-from functools import lru_cache
 from typing import Annotated, Any
-from urllib.parse import parse_qsl
 
 import orjson
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.routing import APIRoute
-from pydantic import ValidationError
 from starlette.background import BackgroundTask
 
 from app.db.immediate import DatabaseNeeded
@@ -25,10 +22,9 @@ from app.search.params import MAX_VECTOR_NUMBERS, MAX_VECTOR_VALUE, QuerySearchP
 from app.search.response import describe_model, json_response, serialise
 from app.search.routes import BY_FACE, SEARCH_HEADERS, CollectionId
 from app.search.schemas import SearchOut
+from app.search.usual_queries import parse_usual
 from ml.errors import LikenessError
 
-MAX_CACHED_QUERIES, MAX_CACHED_QUERY_BYTES = 256, 512
-SHORT_PARAMETERS = {"limit", "fpir", "threshold", "fmr", "task", "group_by", "source"}
 JSON = "application/json"
 NUMBERS = {int, float}
 
@@ -99,10 +95,10 @@ def answer_from_memory(requests: Sequence[ReadRequest]) -> list[ImmediateAnswer 
     for position, request in enumerate(requests):
         query, vector = request.scope["query_string"], _parse_vector(request.body)
         change = read_change_number(request.scope)
-        if vector is not None and change != UNREADABLE and len(query) <= MAX_CACHED_QUERY_BYTES:
+        if vector is not None and change != UNREADABLE:
             groups.setdefault((request.collection, query, change), []).append((position, vector))
     for (collection, query, change), members in groups.items():
-        params = _parse_short(query)
+        params = parse_usual(query, QuerySearchParams)
         if params is not None:
             context = SearchContext(requests[0].scope["state"]["engine"], None, change)
             hits = _search(context, collection, [vector for _, vector in members], params)
@@ -143,21 +139,6 @@ def _parse_vector(body: bytes) -> list[float] | None:
         return None
     is_valid = set(map(type, vector)) <= NUMBERS and -MAX_VECTOR_VALUE <= min(vector) <= max(vector) <= MAX_VECTOR_VALUE
     return vector if is_valid else None
-
-
-@lru_cache(MAX_CACHED_QUERIES)
-def _parse_short(query: bytes) -> QuerySearchParams | None:
-    """Return the parameters in a query string; None for those of a long search, and for wrong ones."""
-    if query.count(b"&") >= len(SHORT_PARAMETERS):
-        return None
-    pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
-    values = dict(pairs)
-    if len(values) < len(pairs) or not values.keys() <= SHORT_PARAMETERS or not all(values.values()):
-        return None
-    try:
-        return QuerySearchParams.model_validate(values)
-    except ValidationError:
-        return None
 
 
 IMMEDIATE_VECTOR_SEARCH = ImmediateRoute(

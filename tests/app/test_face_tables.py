@@ -28,6 +28,7 @@ from app.search.enrolled_faces import query_faces
 from app.search.params import QuerySearchParams
 from app.search.schemas import SearchOut
 from app.search.service import search_by_vector
+from app.search.usual_queries import parse_usual
 from app.serving import gallery_calibration
 from app.serving.deployment_sync import DeploymentSync
 from app.serving.engine import Engine, open_engine
@@ -320,13 +321,15 @@ def test_a_search_on_the_event_loop_is_answered_as_in_a_thread(
     ):
         assert time.monotonic() < limit
     on_the_loop = ask()
-    monkeypatch.setattr(vector_routes, "_parse_short", lambda _: None)
+    monkeypatch.setattr(vector_routes, "parse_usual", lambda *_: None)
     assert on_the_loop == ask()
 
 
 def test_short_queries_are_parsed_once() -> None:
     for query in QUERIES:
-        params = vector_routes._parse_short(query[1:].encode())
+        params = parse_usual(query[1:].encode(), QuerySearchParams)
         assert params is not None
-        assert params is vector_routes._parse_short(query[1:].encode())
-    assert [vector_routes._parse_short(query[1:].encode()) for query in UNUSUAL if query != "?limit=51"] == [None] * 7
+        assert params is parse_usual(query[1:].encode(), QuerySearchParams)
+    assert [parse_usual(query[1:].encode(), QuerySearchParams) for query in UNUSUAL if query != "?limit=51"] == [
+        None
+    ] * 7

@@ -21,6 +21,7 @@ from app.db.session import reading, writing
 from app.db.tables import Collection, Deployment, Face, Label
 from app.galleries.subjects import erase_faces
 from app.resources import Resources
+from app.search import routes
 from app.storage.blob_store import Blobs
 from app.storage.model_cache import LBP_MODEL
 from ml import images, synthetic_faces
@@ -29,6 +30,7 @@ from ml.identification.person_distance import DecisionRule
 from ml.identification.searches import GalleryPeople, search_gallery
 from ml.identification.stranger_searches import StrangerSearches
 from ml.indexes.flat import FlatIndex
+from ml.pipeline import FrontEnd
 from ml.types import Crops, Image, Rows
 from tests.rows import GalleryWriter, make_model, people
 from tests.service import serve_api
@@ -529,6 +531,60 @@ def test_every_face_of_a_photo_can_be_searched(api: Api, faces: GalleryWriter) -
     answer = by_photo(api, encoded(two), face_selection="all", limit=1)
     assert {f["matches"][0]["subject"]["id"] for f in answer.json()["faces"]} == {"d1", "d4"}
     assert len(by_photo(api, encoded(two), limit=1).json()["faces"]) == 1
+
+
+def test_only_the_faces_that_are_searched_for_are_aligned(
+    api: Api, faces: GalleryWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aligned, align = list[object](), FrontEnd.align
+
+    def note_face(front_end: FrontEnd, image: Any, detection: Any) -> Any:
+        aligned.append(detection)
+        return align(front_end, image, detection)
+
+    two = np.concatenate([synthetic_faces.draw(synthetic_faces.person(p), 0, strength=0.3) for p in (1, 4)], axis=1)
+    by_photo(api, encoded(two))
+    monkeypatch.setattr(FrontEnd, "align", note_face)
+    assert len(by_photo(api, encoded(two)).json()["faces"]) == len(aligned) == 1
+    aligned.clear()
+    assert len(by_photo(api, encoded(two), face_selection="all").json()["faces"]) == len(aligned) == 2
+
+
+@pytest.mark.parametrize(
+    "usual",
+    [{"limit": 3}, {"limit": 2, "aligned": "true"}, {"fmr": 0.2}, {"face_selection": "all", "group_by": "face"}],
+)
+def test_usual_parameters_are_read_as_by_the_framework(
+    api: Api, faces: GalleryWriter, monkeypatch: pytest.MonkeyPatch, usual: dict[str, Any]
+) -> None:
+    url, files = f"/v1/collections/{api.staff}/search", {"file": ("photo.png", photo(3, 1))}
+    by_photo(api, photo(3, 1))
+
+    def ask(params: dict[str, Any]) -> tuple[int, Any]:
+        answer = api.post(url, files=files, params=params)
+        return answer.status_code, answer.json() | {"request_id": None}
+
+    directly = ask(usual)
+    monkeypatch.setattr(routes, "parse_usual", lambda *_: None)
+    assert ask(usual) == directly
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=", "limit=1&limit=2", "aligned=perhaps", "sort=1", "task=age"])
+def test_wrong_parameters_of_a_photo_are_refused_as_by_the_framework(
+    api: Api, faces: GalleryWriter, monkeypatch: pytest.MonkeyPatch, query: str
+) -> None:
+    files = {"file": ("photo.png", photo(3, 1))}
+    by_photo(api, photo(3, 1))
+
+    def ask(collection: str, change: str) -> tuple[int, Any]:
+        url, headers = f"/v1/collections/{collection}/search?{query}", {"x-change-number": change}
+        answer = api.post(url, files=files, headers=headers)
+        return answer.status_code, answer.json() | {"request_id": None}
+
+    requests = [(api.staff, "0"), ("no such", "0"), (api.staff, "many"), ("nobody", "0")]
+    directly = [ask(*request) for request in requests]
+    monkeypatch.setattr(routes, "parse_usual", lambda *_: None)
+    assert [ask(*request) for request in requests] == directly
 
 
 def test_crops_are_returned_on_request(api: Api, faces: GalleryWriter, enrolled: dict[str, Any]) -> None:

@@ -118,11 +118,13 @@ def test_vectors_are_encoded_as_postgresql_copies_them() -> None:
 
 def test_the_cost_of_a_request_is_compared_in_one_process(capsys: pytest.CaptureFixture[str]) -> None:
     asyncio.run(
-        request_cost.compare(request_cost.parse_arguments(["--faces", "400", "--rounds", "1", "--requests", "5"]))
+        request_cost.compare(
+            request_cost.parse_arguments(["--faces", "400", "--rounds", "1", "--requests", "5", "--clients", "2"])
+        )
     )
     [line] = capsys.readouterr().out.splitlines()
     assert re.fullmatch(
-        r"400 faces, 1 cells probed; processor microseconds of a search: service \d+, least program \d+; "
+        r"400 faces, 1 cells probed, 2 clients; processor microseconds of a search: service \d+, least program \d+; "
         r"least / service \d\.\d\d",
         line,
     )

@@ -1,7 +1,7 @@
 """What all tables share."""
 
 import logging
-import secrets
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +28,7 @@ def now() -> float:
 
 def new_id() -> str:
     """Return a new unique id. Ids sort by the time at which they were made."""
-    return f"{time.time_ns() // 1000:014x}{secrets.token_hex(5)}"
+    return f"{time.time_ns() // 1000:014x}{os.urandom(5).hex()}"
 
 
 class MetadataColumn(TypeDecorator[dict[str, Any]]):

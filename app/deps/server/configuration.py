@@ -31,6 +31,7 @@ def configure_server(app: ASGIApp, settings: Settings, **options: Any) -> uvicor
         http=partial(LimitedHttpProtocol, register=register),  # type: ignore[arg-type]
         ws="none",
         log_level="warning",
+        access_log=False,  # uvicorn would put together each line of a log that nobody reads
         server_header=False,
         proxy_headers=bool(os.environ.get(TRUSTED_PROXIES)),
         timeout_graceful_shutdown=MAX_STOP_SECONDS,

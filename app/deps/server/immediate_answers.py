@@ -21,6 +21,7 @@ from app.deps.caller import Caller
 from app.deps.server.json_limits import is_surely_within
 from app.deps.server.request_headers import choose_request_id
 from app.deps.server.security_headers import SECURITY_HEADERS
+from app.deps.server.whole_answers import Headers, find_send_whole
 from app.storage.audit_log.notes import AuditNote
 
 log = logging.getLogger("likeness.api")
@@ -111,8 +112,10 @@ class ImmediateAnswersMiddleware:
             await self.app(scope, _make_receive(message, receive), send)
             return
         try:
-            await send(self._finish(scope, collection, caller, answer))
-            await send({"type": "http.response.body", "body": answer.body})
+            headers, send_whole = self._finish(scope, collection, caller, answer), find_send_whole(scope)
+            if send_whole is None or not send_whole(headers, answer.body):
+                await send({"type": "http.response.start", "status": 200, "headers": headers})
+                await send({"type": "http.response.body", "body": answer.body})
         finally:
             self.steps.measure("POST", self.route.template, "200", time.perf_counter() - started)
         if answer.after is not None:
@@ -184,20 +187,19 @@ class ImmediateAnswersMiddleware:
                 self.steps.gate.count_at_once(self.route.work, seconds)
         return answers
 
-    def _finish(self, scope: Scope, collection: str, caller: Caller, answer: ImmediateAnswer) -> Message:
-        """Count and record a request, and return the beginning of its answer."""
+    def _finish(self, scope: Scope, collection: str, caller: Caller, answer: ImmediateAnswer) -> Headers:
+        """Count and record a request, and return the headers of its answer."""
         self.steps.checks.count_at_once(scope, caller)
         params = {"collection": collection}
         scope["state"] |= {"requirements": self.route.requirements, "path_params": params, "caller": caller}
         self.steps.record(scope, AuditNote(), 200)
-        headers = [
+        return [
             *answer.headers,
             (b"content-length", str(len(answer.body)).encode()),
             (b"content-type", b"application/json"),
             (b"x-request-id", choose_request_id(scope).encode()),
             *SECURITY_HEADERS,
         ]
-        return {"type": "http.response.start", "status": 200, "headers": headers}
 
 
 def _make_receive(first: Message, receive: Receive) -> Receive:

@@ -13,6 +13,7 @@ from uvicorn.server import ServerState
 from app.deps.server.connections import ConnectionRegister
 from app.deps.server.progress import Stall
 from app.deps.server.refusals import render_refusal
+from app.deps.server.whole_answers import EXTENSION, Headers, send_whole
 from app.errors import AppError, Busy, HeadersTooLarge, Invalid, RequestTimeout
 
 MAX_HEADER_BYTES = 65_536
@@ -77,7 +78,11 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self.running = cycle
+        cycle.scope["extensions"] = {EXTENSION: {"send": self._send_whole}}
         super()._start_asgi_task(cycle, app)
+
+    def _send_whole(self, headers: Headers, body: bytes) -> bool:
+        return self.running is not None and send_whole(self.running, headers, body)
 
     def data_received(self, data: bytes) -> None:
         if self.refused_at is not None:

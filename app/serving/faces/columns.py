@@ -36,9 +36,10 @@ class SubjectName(NamedTuple):
     @classmethod
     def decode(cls, encoded: bytes) -> Self:
         """Return the name that `encode` made these bytes of."""
-        name, separator, rest = encoded.decode().partition("\0")
-        if not separator:
+        name = encoded.decode()
+        if "\0" not in name:
             return cls(name, name)
+        name, _, rest = name.partition("\0")
         return cls(name, rest[1:] if rest else None)
 
 
@@ -68,8 +69,8 @@ class TextColumn:
         )
 
     def __getitem__(self, position: int) -> bytes:
-        start = int(self.starts[position])
-        return self.block[start : start + int(self.lengths[position])].tobytes()
+        start = self.starts.item(position)
+        return self.block[start : start + self.lengths.item(position)].tobytes()
 
     def take(self, positions: Ids) -> Self:
         """Return the texts at these positions. Bytes of the others are dropped once they are half of all."""
@@ -164,12 +165,26 @@ class FaceColumns:
         order = np.argsort(self.subject_positions, kind="stable").astype(np.int32)
         return order, self.subject_positions[order]
 
+    @cached_property
+    def owners(self) -> Ids:
+        """The (n,) numbers of the faces' people: see `EnrolledFace.owner`."""
+        are_named = (self.subject_positions >= 0) & ~self.are_distractors
+        owners: Ids = 2 * self.pks + 1
+        owners[are_named] = 2 * self.subjects.pks[self.subject_positions[are_named]]
+        return owners
+
+    @cached_property
+    def has_distractors(self) -> bool:
+        """Whether one of the faces is a distractor."""
+        return bool(self.are_distractors.any())
+
     def find(self, pks: Ids) -> Ids:
         """Return the positions of those of these faces that are here."""
         if not len(self.pks):
             return np.empty(0, np.int64)
-        positions = np.minimum(np.searchsorted(self.pks, pks), len(self.pks) - 1)
-        return np.asarray(positions[self.pks[positions] == pks], np.int64)
+        positions: Ids = self.pks.searchsorted(pks)
+        are_here = self.pks.take(positions, mode="clip") == pks
+        return positions if are_here.all() else positions[are_here]
 
     def find_faces_of(self, subject_pk: int) -> Positions:
         """Return the positions of the faces of a subject."""

@@ -35,30 +35,27 @@ class FoundFaces(Mapping[int, EnrolledFace]):
     """
 
     def __init__(self, faces: Iterable[EnrolledFace] = ()) -> None:
-        self._faces = {face.pk: face for face in faces}
-        self.owners = {pk: face.owner for pk, face in self._faces.items()}
-        self.face_ids = {pk: face.face_id for pk, face in self._faces.items()}
-        self.distractors = {pk for pk, face in self._faces.items() if face.role == DISTRACTOR}
+        self._faces: dict[int, EnrolledFace] = {}
+        self.owners: dict[int, int] = {}
+        self.face_ids: dict[int, str] = {}
+        self.distractors: set[int] = set()
+        for face in faces:
+            self._faces[face.pk], self.owners[face.pk], self.face_ids[face.pk] = face, face.owner, face.face_id
+            if face.role == DISTRACTOR:
+                self.distractors.add(face.pk)
         self._subjects: SubjectColumns | None = None
         self._subject_positions: dict[int, int] = {}
 
     def add_from(self, columns: FaceColumns, positions: Ids) -> None:
         """Add the faces at (n,) positions of these columns. Only one table's columns can be added."""
-        pks, of_subject = columns.pks[positions], columns.subject_positions[positions]
-        are_distractors, are_named = columns.are_distractors[positions], of_subject >= 0
-        keys = pks.tolist()
-        if are_distractors.any():
-            self.distractors.update(pks[are_distractors].tolist())
-            are_named &= ~are_distractors
-        owners = 2 * pks + 1
-        if are_named.all():
-            owners = 2 * columns.subjects.pks[of_subject]
-        else:
-            owners[are_named] = 2 * columns.subjects.pks[of_subject[are_named]]
-        self.owners |= zip(keys, owners.tolist(), strict=True)
-        self.face_ids |= zip(keys, [face_id.decode() for face_id in columns.face_ids[positions].tolist()], strict=True)
+        keys = columns.pks.take(positions).tolist()
+        if columns.has_distractors:
+            self.distractors.update(columns.pks[positions[columns.are_distractors[positions]]].tolist())
+        face_ids = [face_id.decode() for face_id in columns.face_ids.take(positions).tolist()]
+        self.owners |= zip(keys, columns.owners.take(positions).tolist(), strict=True)
+        self.face_ids |= zip(keys, face_ids, strict=True)
         self._subjects = columns.subjects
-        self._subject_positions = dict(zip(keys, of_subject.tolist(), strict=True))
+        self._subject_positions = dict(zip(keys, columns.subject_positions.take(positions).tolist(), strict=True))
 
     def discard(self, pk: int) -> None:
         """Leave a face out."""

@@ -5,6 +5,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
+import orjson
+
 from app.db.tables import new_id, now
 from app.storage.installation_key import InstallationKey
 
@@ -39,7 +41,10 @@ class EntryDraft(NamedTuple):
 
     def encode(self) -> bytes:
         """Encode the draft as one line of JSON."""
-        return json.dumps(self).encode() + b"\n"
+        try:
+            return orjson.dumps(tuple(self), option=orjson.OPT_APPEND_NEWLINE)
+        except orjson.JSONEncodeError:  # half of a surrogate pair, which the json module escapes
+            return json.dumps(self).encode() + b"\n"
 
     @classmethod
     def decode(cls, encoded: bytes) -> Self:

@@ -70,10 +70,15 @@ def probe_parameters(m: int) -> Any:
     return faiss.SearchParametersIVF(nprobe=m)
 
 
+def are_in_order(distances: NDArray[np.float32], ids: Ids) -> bool:
+    """Whether (Q, n) faces are all there, nearest first and no two of a query equally near, as nearly always."""
+    return bool((distances[:, 1:] > distances[:, :-1]).all() and (ids[:, -1] >= 0).all())
+
+
 def first_k(distances: NDArray[np.float32], ids: Ids, k: int) -> Scan:
     """Take the first k of (Q, n) by distance, then by id, padded with +inf and -1: (Q, k) twice."""
-    if ids.shape[1] >= k and (distances[:, 1:] > distances[:, :-1]).all() and (ids[:, -1] >= 0).all():
-        return distances[:, :k], ids[:, :k]  # in this order already, as nearly always
+    if ids.shape[1] >= k and are_in_order(distances, ids):
+        return distances[:, :k], ids[:, :k]
     order = np.lexsort((ids, np.where(ids < 0, np.float32(np.inf), distances)))[:, :k]
     query, count = np.arange(len(ids))[:, None], order.shape[1]
     first_distances = np.full((len(ids), k), np.inf, np.float32)
@@ -189,6 +194,8 @@ class InvertedListIndex(LocalIndex):
         wanted = min(k + 1, count)
         while wanted and len(queries):
             distances, ids = self._scan(queries, wanted, centroid_distances, cells, selector)
+            if wanted > k and are_in_order(distances, ids):
+                return Neighbours(ids[:, :k], distances[:, :k], self._fraction(cells, among), m)
             cut = (ids[:, -1] >= 0) & (distances[:, min(k, wanted) - 1] == distances[:, -1])
             if wanted == count or not cut.any():
                 break
@@ -226,7 +233,7 @@ class InvertedListIndex(LocalIndex):
     def _fraction(self, cells: Ids, among: Ids | None) -> NDArray[np.float64]:
         """(Q,) distances to centroids and rows over the number of rows; with a filter, an upper bound."""
         count, centroids = len(self), self.cells
-        scanned = self.sizes[cells].sum(axis=1) if count else np.zeros(len(cells), np.int64)
+        scanned = np.add.reduce(self.sizes.take(cells), 1) if count else np.zeros(len(cells), np.int64)
         if among is not None:
             scanned = np.minimum(scanned, len(among))
         fraction: NDArray[np.float64] = (scanned + (centroids if centroids > 1 else 0)) / max(1, count)
