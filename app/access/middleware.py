@@ -5,8 +5,10 @@ import json
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.access.request_checks import MAX_SMALL_JSON_BYTES, RequestChecks
+from app.deps import held_bytes
+from app.deps.held_bytes import FREE_BODY_BYTES, HeldShare
 from app.deps.server.request_headers import choose_request_id, find_header
-from app.errors import AppError, TooLarge, describe_problem
+from app.errors import AppError, Busy, TooLarge, describe_problem
 
 
 class AuthMiddleware:
@@ -24,10 +26,14 @@ class AuthMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        with held_bytes.BODY_BYTES.open_share() as share:
+            await self._call(scope, receive, send, share)
+
+    async def _call(self, scope: Scope, receive: Receive, send: Send, share: HeldShare) -> None:
         request_id = choose_request_id(scope)
         scope.setdefault("state", {})["request_id"] = request_id
         try:
-            body = LimitedBody(scope, receive, await self.checks.check(scope))
+            body = LimitedBody(scope, receive, await self.checks.check(scope), share)
         except AppError as error:
             await _send_problem(scope, send, error)
             return
@@ -36,7 +42,7 @@ class AuthMiddleware:
         async def send_with_request_id(message: Message) -> None:
             nonlocal started
             if body.error is not None and not started:
-                return  # the 413 below replaces what the route made of the incomplete body
+                return  # the refusal below replaces what the route made of the incomplete body
             if message["type"] == "http.response.start":
                 started = True
                 message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
@@ -44,8 +50,8 @@ class AuthMiddleware:
 
         try:
             await self.app(scope, body, send_with_request_id)
-        except TooLarge:
-            if started:
+        except (TooLarge, Busy):
+            if started or body.error is None:
                 raise
         if body.error is not None and not started:
             await _send_problem(scope, send, body.error)
@@ -54,12 +60,16 @@ class AuthMiddleware:
 class LimitedBody:
     """The body of a request, which may have `limit` bytes. Raises TooLarge as soon as it has more.
 
-    error: the error that was raised, None while the body is within the limit
+    Bodies that are held whole are counted together, since slow clients can send hundreds at once. Raises Busy if they
+    hold too many bytes. Photos are counted where they are read, and archives are written to files.
+
+    error: the error that was raised, None while the body is within the limits
     """
 
-    def __init__(self, scope: Scope, receive: Receive, limit: int) -> None:
-        self.receive, self.limit, self.count = receive, limit, 0
-        self.error: TooLarge | None = None
+    def __init__(self, scope: Scope, receive: Receive, limit: int, share: HeldShare) -> None:
+        self.receive, self.limit, self.share, self.count = receive, limit, share, 0
+        self.error: TooLarge | Busy | None = None
+        self.is_held = scope["state"].get("requirements", {}).get("x-body", "lines") == "lines"
         declared = find_header(scope, b"content-length")
         if declared.isdigit() and int(declared) > limit:
             raise self._make_error()
@@ -70,6 +80,12 @@ class LimitedBody:
         if self.count > self.limit:
             self.error = self._make_error()
             raise self.error
+        if self.is_held and self.count > FREE_BODY_BYTES:
+            try:
+                self.share.add(self.count - FREE_BODY_BYTES - self.share.count)
+            except Busy as busy:
+                self.error = busy
+                raise
         return message
 
     def _make_error(self) -> TooLarge:

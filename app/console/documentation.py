@@ -6,6 +6,7 @@ and so the key in it, cannot be read; and it may send no request. It shows the A
 
 import json
 from pathlib import Path
+from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -47,19 +48,23 @@ def render_page(document: dict[str, Any]) -> str:
 
 PAGES: WeakKeyDictionary[FastAPI, FixedPage] = WeakKeyDictionary()
 DOCUMENTS: WeakKeyDictionary[FastAPI, FixedPage] = WeakKeyDictionary()
-"""Made at the first request of each: 10 to 30 ms of processor time."""
+"""Made at the first request of each: half a second of processor time."""
+MAKING = Lock()
+"""Whoever comes meanwhile waits: each would take as long again, and FastAPI makes no two documents at once."""
 
 
 def get_page(app: FastAPI) -> FixedPage:
     """Return the page /docs."""
-    if app not in PAGES:
-        PAGES[app] = FixedPage.make(render_page(app.openapi()), headers={"Content-Security-Policy": POLICY})
-    return PAGES[app]
+    with MAKING:
+        if app not in PAGES:
+            PAGES[app] = FixedPage.make(render_page(app.openapi()), headers={"Content-Security-Policy": POLICY})
+        return PAGES[app]
 
 
 def get_document(app: FastAPI) -> FixedPage:
     """Return the OpenAPI document."""
-    if app not in DOCUMENTS:
-        text = json.dumps(app.openapi(), ensure_ascii=False, separators=(",", ":"))
-        DOCUMENTS[app] = FixedPage.make(text, "application/json")
-    return DOCUMENTS[app]
+    with MAKING:
+        if app not in DOCUMENTS:
+            text = json.dumps(app.openapi(), ensure_ascii=False, separators=(",", ":"))
+            DOCUMENTS[app] = FixedPage.make(text, "application/json")
+        return DOCUMENTS[app]

@@ -1,4 +1,4 @@
-"""Limit the bytes of photos that the requests of a process hold in memory at once."""
+"""Limit the bytes of photos, and of long bodies, that the requests of a process hold in memory at once."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,7 +6,9 @@ from contextlib import contextmanager
 from app.errors import Busy
 
 MAX_HELD_BYTES = 128 * 2**20
-"""Of all requests together: six photos of the largest size, and hundreds of ordinary ones."""
+"""Of all requests together: six photos of the largest size, and hundreds of ordinary ones. So for long bodies."""
+FREE_BODY_BYTES = 65_536
+"""Of each body, which are not counted, so that short requests go on whatever others send."""
 
 
 class HeldBytes:
@@ -34,9 +36,10 @@ class HeldShare:
     def add(self, count: int) -> None:
         """Hold more bytes. Raises Busy if all requests together hold too many."""
         if self.held.count + count > self.held.limit:
-            raise Busy("requests that are being read hold too many bytes of photos; try again shortly")
+            raise Busy("requests that are being read hold too many bytes; try again shortly")
         self.held.count += count
         self.count += count
 
 
 PHOTO_BYTES = HeldBytes(MAX_HELD_BYTES)
+BODY_BYTES = HeldBytes(MAX_HELD_BYTES)

@@ -5,6 +5,7 @@ somebody (ISO/IEC 19795-1). It is a rate of searches, not of pairs, and it grows
 """
 
 import math
+import sys
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
@@ -143,7 +144,7 @@ def _tail_distance(impostors: ImpostorDistances, fpir: float, faces: int) -> flo
     Below the smallest distances seen, the tail is extrapolated by the slope of its last decade. This falls faster than
     a normal tail, so the threshold errs on the safe side.
     """
-    fmr = fpir_at_size(fpir, max(1, faces), 1)
+    fmr = max(fpir_at_size(fpir, max(1, faces), 1), sys.float_info.min)
     if impostors.n < MIN_PAIRS:
         return None
     known = 10 / impostors.n

@@ -21,7 +21,9 @@ from app.access.request_checks import MULTIPART_OVERHEAD_BYTES, RequestChecks
 from app.config import Settings
 from app.db.session import writing
 from app.db.tables import Job, Key, now
+from app.deps import held_bytes
 from app.deps.caller import Caller
+from app.deps.held_bytes import FREE_BODY_BYTES, HeldBytes
 from app.deps.roles import ADMIN, ARCHIVE, OPERATOR, PHOTO, READER
 from app.deps.scopes import COLLECTION, INSTALLATION, JOB, NEW_COLLECTION, NOTHING
 from app.errors import TooLarge
@@ -453,3 +455,25 @@ def test_an_expired_key_is_refused(api: Api) -> None:
     with writing(api.resources.database) as session:
         session.scalars(select(Key)).one().expires_at = now()
     assert api.send("GET", "/things", secret).status == 401
+
+
+@pytest.mark.parametrize(("path", "status"), [("/things", 503), ("/archives", 200)])
+def test_bodies_that_are_held_whole_share_a_limit(
+    lasting_sqlite: Resources, monkeypatch: pytest.MonkeyPatch, path: str, status: int
+) -> None:
+    api = Api(lasting_sqlite, lasting_sqlite.settings)
+    secret, held = api.make_key("operator"), HeldBytes(100_000)
+    monkeypatch.setattr(held_bytes, "BODY_BYTES", held)
+    short, long = b"b" * FREE_BODY_BYTES, b"b" * 40_000
+    with held.open_share() as others:
+        others.add(50_000)
+        assert api.send("POST", path, secret, chunks=[short, long]).body == b"105536"
+        others.add(20_000)
+        answer = api.send("POST", path, secret, chunks=[short, long])
+        assert answer.status == status
+        if status == 503:
+            assert read_problem(answer)[1] == "Throttling"
+            assert answer.get_header("retry-after") == "1"
+        others.add(30_000)
+        assert api.send("POST", path, secret, chunks=[short]).status == 200
+    assert held.count == 0

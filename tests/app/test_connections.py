@@ -230,6 +230,27 @@ def test_an_upgrade_to_websockets_is_not_offered(server: SimpleNamespace) -> Non
     assert exchange(server.port, upgrade).status == 200
 
 
+@pytest.mark.parametrize("start", [b"GET / HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c", b"CONNECT /x HTTP/1.1"])
+@pytest.mark.parametrize("pause", [0.0, 0.1])
+def test_nothing_is_read_after_a_request_for_an_upgrade(server: SimpleNamespace, start: bytes, pause: float) -> None:
+    following = b"GET /second HTTP/1.1\r\nHost: x\r\n\r\n"
+    parts = [start + b"\r\nHost: x\r\n\r\n", following]
+    answer = exchange(server.port, *(parts if pause else [b"".join(parts)]), pause=pause)
+    assert (answer.status, answer.is_closed, len(server.application.paths)) == (200, True, 1)
+    assert "/second" not in server.application.paths
+    assert answer.headers["connection"] == "close"
+
+
+@pytest.mark.parametrize("framing", [b"Content-Length: 36", b"Transfer-Encoding: chunked"])
+@pytest.mark.parametrize("pause", [0.0, 0.1])
+def test_no_body_is_taken_for_a_request_after_an_upgrade(server: SimpleNamespace, framing: bytes, pause: float) -> None:
+    body = b"GET /inner HTTP/1.1\r\nHost: x\r\n\r\n"
+    start = b"POST /echo HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n" + framing + b"\r\n\r\n"
+    answer = exchange(server.port, *([start, body] if pause else [start + body]), pause=pause)
+    assert (answer.status, code(answer), answer.is_closed) == (400, "InvalidRequest", True)
+    assert server.application.paths == []
+
+
 def test_connections_are_reused(server: SimpleNamespace) -> None:
     with httpx.Client(base_url=f"http://127.0.0.1:{server.port}") as client:
         ports = {client.get("/").extensions["network_stream"].get_extra_info("client_addr") for _ in range(5)}

@@ -3,12 +3,18 @@
 import json
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
+from fastapi import FastAPI
 
 from app.config import Settings
 from app.console import documentation
+from app.console.documentation import get_document, get_page
+from app.document.api import DocumentedApi
+from app.main import ROUTERS
 from tests.flows.console import Page, open_browser
 from tests.service import Service, run_service
 
@@ -60,6 +66,21 @@ def test_pages_are_rendered_once(service: Service, monkeypatch: pytest.MonkeyPat
     monkeypatch.delattr(documentation, "render_page")
     monkeypatch.delattr(documentation, "json")
     assert [service.client.get(path).content for path in ("/docs", "/openapi.json")] == first
+
+
+def test_pages_that_many_ask_for_first_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    app, made = DocumentedApi(ROUTERS), list[int]()
+    compute = FastAPI.openapi
+
+    def count(self: FastAPI) -> dict[str, Any]:
+        made.append(self.openapi_schema is None)
+        return compute(self)
+
+    monkeypatch.setattr(FastAPI, "openapi", count)
+    with ThreadPoolExecutor(16) as threads:
+        pages = list(threads.map(lambda i: (get_document, get_page)[i % 2](app).body, range(16)))
+    assert len(set(pages)) == 2
+    assert sum(made) == 1
 
 
 def test_no_redirect_names_the_host_that_a_client_wrote(service: Service) -> None:

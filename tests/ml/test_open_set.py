@@ -222,6 +222,19 @@ def test_few_strangers_fall_back_to_pairs_on_the_safe_side() -> None:
     assert cautious.person_distance < calibration.threshold(0.01, len(rows), (pairs,)).person_distance
 
 
+@pytest.mark.parametrize("fpir", [5e-324, 1e-320, 1e-300])
+def test_the_smallest_rates_have_a_finite_threshold(fpir: float) -> None:
+    rows, owners = crowd(60, 3)
+    pairs = ImpostorDistances.of(sample_impostors(rows, owners, 100_000, 0))
+    for calibration in (calibrated(rows, owners, DecisionRule())[0], OpenSetCalibration(DecisionRule())):
+        threshold = calibration.threshold(fpir, len(rows), (pairs,))
+        assert threshold is not None
+        assert np.isfinite([threshold.person_distance, threshold.possible_distance]).all()
+        usual = calibration.threshold(1e-9, len(rows), (pairs,))
+        assert usual is not None
+        assert threshold.person_distance <= usual.person_distance
+
+
 def test_of_several_sources_the_strictest_counts() -> None:
     near, far = (
         StrangerSearches.from_distances(source, np.linspace(low, low + 1, 1000), np.arange(1000), 500)

@@ -119,7 +119,11 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         codings = [value.strip().lower() for name, value in self.headers if name == b"transfer-encoding"]
         if codings not in ([], [b"chunked"]):
             self._stop_parsing(_describe_malformed("the only transfer coding that is understood is chunked"))
+        if self.parser.should_upgrade() and _has_body(self.headers):
+            self._stop_parsing(_describe_malformed("a request with a body may not ask for an upgrade or a tunnel"))
         super().on_headers_complete()
+        if self.parser.should_upgrade():  # the parser has stopped, and would take what follows for another protocol
+            self.cycle.keep_alive = False
         if len(self.pipeline) > MAX_PIPELINED_REQUESTS:
             self._stop_parsing(_describe_malformed("too many requests were sent before an answer was read"))
 
@@ -195,6 +199,12 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self.flow.resume_reading()
         if self.transport.can_write_eof():
             self.transport.write_eof()
+
+
+def _has_body(headers: list[tuple[bytes, bytes]]) -> bool:
+    """Return whether a body follows, which the parser drops, or takes for the next request, if an upgrade is asked for."""
+    given = dict(headers)
+    return b"transfer-encoding" in given or given.get(b"content-length", b"0") != b"0"
 
 
 def _describe_long_headers() -> HeadersTooLarge:
