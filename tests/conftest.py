@@ -37,6 +37,15 @@ MAX_SLOW_MOMENT = 0.7
 """The part of a run within which a slow module begins."""
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
+
+def find_memory_folder() -> str | None:
+    """A folder in memory for homes and databases, whose files need not wait for a disk. None if there is none."""
+    folder = Path("/dev/shm")
+    return str(folder) if folder.is_dir() and shutil.disk_usage(folder).free > MIN_FREE_BYTES else None
+
+
+if memory_folder := find_memory_folder():
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", memory_folder)  # the folders `tmp_path`
 gc.disable()  # until the tests are collected: what modules define stays
 
 THREADS = int(os.environ.get("TEST_THREADS", "1"))
@@ -270,12 +279,6 @@ def small_vocabularies(monkeypatch: pytest.MonkeyPatch) -> None:
     from ml.descriptors.common import vocabulary_fit
 
     monkeypatch.setattr(vocabulary_fit, "fit_mixture", lambda z, k, seed: fit_mixture(z, 4, seed))
-
-
-def find_memory_folder() -> str | None:
-    """A folder in memory for the files of PostgreSQL: a database is copied in half the time. None if there is none."""
-    folder = Path("/dev/shm")
-    return str(folder) if folder.is_dir() and shutil.disk_usage(folder).free > MIN_FREE_BYTES else None
 
 
 def free_port() -> int:
