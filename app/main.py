@@ -48,6 +48,7 @@ from app.examinations.routes import router as examinations
 from app.faces.routes import router as faces
 from app.forecasts.routes import router as forecasts
 from app.health.metrics import Meter, MetricsMiddleware
+from app.health.readiness import Readiness
 from app.health.routes import router as health
 from app.jobs.routes import router as jobs
 from app.kept_snapshots.routes import router as kept_snapshots
@@ -145,6 +146,7 @@ def create_app(settings: Settings, when_started: Callable[[Engine], object] = la
     app.add_middleware(AuthMiddleware, checks=checks)
     app.add_middleware(AuditMiddleware, recorder=recorder)
     app.state.meter = Meter((LOST_ENTRIES, REFUSALS, WRONG_KEYS, REQUESTS, WAIT_SECONDS))
+    app.state.readiness = Readiness()
     app.add_middleware(MetricsMiddleware, meter=app.state.meter)
     steps = Steps(checks, gate, recorder.record, app.state.meter.count_request)
     app.answer_at_once(IMMEDIATE_VECTOR_SEARCH, steps)

@@ -1,5 +1,6 @@
 """Filter the faces that may match by subject, role and metadata, as SQL for SQLite and PostgreSQL."""
 
+import json
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Annotated, Any, Self
@@ -144,7 +145,7 @@ class _SqliteValue(_JsonValue):
     texts, numbers = ("text",), ("integer", "real")
 
     def __init__(self, column: InstrumentedAttribute[Any], key: str) -> None:
-        path = f'$."{key}"'
+        path = f"$.{json.dumps(key)}"  # SQLite compares it with the stored JSON, where what is not ASCII is escaped
         self.kind = func.json_type(column, path, type_=String)
         self.text = func.json_extract(column, path, type_=String)
         self.number = func.json_extract(column, path, type_=Float)

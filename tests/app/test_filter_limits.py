@@ -46,6 +46,15 @@ def test_a_list_of_values_is_met_by_whatever_equals_one_of_them(database: Engine
     assert find_subjects(database, {"subject_metadata": {"team": {"in": values}}}) == set().union(*equal)
 
 
+@pytest.mark.parametrize("key", ["größe", "\U0001f600", "a\u2028b", "a\x7fb", "a.b", "a'b", "$[0]"])
+def test_any_key_of_metadata_is_found(database: Engine, key: str) -> None:
+    with Session(database) as session:
+        session.add(Subject(id=key, collection_id="c", attributes={key: 1}))
+        for wanted, is_found in ((1, True), ({"exists": True}, True), ({"exists": False}, False)):
+            clauses = Filter.model_validate({"subject_metadata": {key: wanted}}).clauses("sqlite")
+            assert (key in session.scalars(select(Subject.id).where(*clauses)).all()) == is_found
+
+
 def test_the_largest_filter_is_evaluated(database: Engine) -> None:
     lists = {f"k{i}": {"in": LONG_LIST} for i in range(MAX_CONDITIONS)}
     assert find_subjects(database, {"subject_metadata": lists}) == set()

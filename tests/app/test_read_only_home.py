@@ -2,6 +2,7 @@
 
 import errno
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -67,7 +68,10 @@ def test_writes_are_refused_and_searches_go_on(
         found = client.post("/v1/collections/staff/search:by-embedding", json={"vector": [0.0]})
         assert found.status_code == 422, "the index was asked, which is of another length"
     assert "Traceback" not in caplog.text
-    assert client.get("/readyz").status_code == 200
+    deadline = time.monotonic() + 10
+    while client.get("/readyz").status_code != 200:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_a_read_only_database_is_named(settings: Settings) -> None:

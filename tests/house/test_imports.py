@@ -37,6 +37,7 @@ ASYNC_FILES = {
     "app/access/rate_limits.py",
     "app/deps/__init__.py",
     "app/health/metrics.py",
+    "app/health/readiness.py",
     "app/health/routes.py",
     "app/jobs/events.py",
     "app/deps/idempotency.py",

@@ -202,7 +202,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
 
 def _has_body(headers: list[tuple[bytes, bytes]]) -> bool:
-    """Return whether a body follows. If an upgrade is asked for, the parser drops it or takes it for the next request."""
+    """Return whether a body follows. The parser drops it after an upgrade, or takes it for the next request."""
     given = dict(headers)
     return b"transfer-encoding" in given or given.get(b"content-length", b"0") != b"0"
 
