@@ -58,7 +58,7 @@ from app.methods.routes import router as methods
 from app.models.routes import router as models
 from app.recognisers.routes import router as recognisers
 from app.resources import Resources, open_resources
-from app.search.routes import photo_router as photo_search
+from app.search.photo_routes import router as photo_search
 from app.search.routes import router as search
 from app.search.vector_routes import IMMEDIATE_VECTOR_SEARCH
 from app.search.vector_routes import router as vector_search

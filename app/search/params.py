@@ -1,9 +1,20 @@
 """The parameters of a search and of a verification."""
 
-from functools import cached_property
-from typing import Annotated, Literal, Self
+from functools import cached_property, lru_cache
+from typing import Annotated, Literal, Self, TypeVar
+from urllib.parse import parse_qsl
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, Json, StringConstraints, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    FailFast,
+    Field,
+    Json,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
 
 from app.db import examples
 from app.db.field_types import MAX_INTEGER, NO_NUL, CollectionName, QuerySource, TaskName
@@ -30,6 +41,8 @@ ModelOrPointer = Annotated[
     ),
 ]
 FILTER = '{"metadata": {"site": "east", "age": {"gte": 18}}}'
+MAX_CACHED_QUERIES, MAX_CACHED_QUERY_BYTES = 256, 512
+USUAL_PARAMETERS = {"limit", "fpir", "threshold", "fmr", "task", "group_by", "source", "face_selection", "aligned"}
 
 
 class SearchParams(BaseModel):
@@ -191,3 +204,32 @@ class VectorIn(BaseModel):
     vector: Annotated[list[VectorValue], FailFast()] = Field(
         min_length=1, max_length=MAX_VECTOR_NUMBERS, description="a vector in the space of the model's embeddings"
     )
+
+
+Params = TypeVar("Params", bound=QuerySearchParams)
+
+
+def parse_usual(query: bytes, shape: type[Params]) -> Params | None:
+    """Return the parameters in a query string; None for those that are rarely sent, and for wrong ones.
+
+    FastAPI looks at each parameter of a route at every request, which takes as long as describing a face.
+    """
+    if len(query) > MAX_CACHED_QUERY_BYTES:
+        return None
+    params = _parse(query, shape)
+    return params if isinstance(params, shape) else None
+
+
+@lru_cache(MAX_CACHED_QUERIES)
+def _parse(query: bytes, shape: type[QuerySearchParams]) -> QuerySearchParams | None:
+    if query.count(b"&") >= len(USUAL_PARAMETERS):
+        return None
+    pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
+    values = dict(pairs)
+    known = USUAL_PARAMETERS & shape.model_fields.keys()
+    if len(values) < len(pairs) or not values.keys() <= known or not all(values.values()):
+        return None
+    try:
+        return shape.model_validate(values)
+    except ValidationError:
+        return None

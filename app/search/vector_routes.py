@@ -18,11 +18,10 @@ from app.deps.server.immediate_answers import ImmediateAnswer, ImmediateRoute, R
 from app.errors import AppError
 from app.search import service
 from app.search.context import SearchContext, open_context
-from app.search.params import MAX_VECTOR_NUMBERS, MAX_VECTOR_VALUE, QuerySearchParams, VectorIn
+from app.search.params import MAX_VECTOR_NUMBERS, MAX_VECTOR_VALUE, QuerySearchParams, VectorIn, parse_usual
 from app.search.response import describe_model, json_response, serialise
 from app.search.routes import BY_FACE, SEARCH_HEADERS, CollectionId
 from app.search.schemas import SearchOut
-from app.search.usual_queries import parse_usual
 from ml.errors import LikenessError
 
 JSON = "application/json"

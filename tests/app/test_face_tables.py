@@ -25,10 +25,9 @@ from app.resources import Resources
 from app.search import vector_routes
 from app.search.context import SearchContext, open_context
 from app.search.enrolled_faces import query_faces
-from app.search.params import QuerySearchParams
+from app.search.params import QuerySearchParams, parse_usual
 from app.search.schemas import SearchOut
 from app.search.service import search_by_vector
-from app.search.usual_queries import parse_usual
 from app.serving import gallery_calibration
 from app.serving.deployment_sync import DeploymentSync
 from app.serving.engine import Engine, open_engine

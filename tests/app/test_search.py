@@ -21,7 +21,7 @@ from app.db.session import reading, writing
 from app.db.tables import Collection, Deployment, Face, Label
 from app.galleries.subjects import erase_faces
 from app.resources import Resources
-from app.search import routes
+from app.search import photo_routes
 from app.storage.blob_store import Blobs
 from app.storage.model_cache import LBP_MODEL
 from ml import images, synthetic_faces
@@ -565,7 +565,7 @@ def test_usual_parameters_are_read_as_by_the_framework(
         return answer.status_code, answer.json() | {"request_id": None}
 
     directly = ask(usual)
-    monkeypatch.setattr(routes, "parse_usual", lambda *_: None)
+    monkeypatch.setattr(photo_routes, "parse_usual", lambda *_: None)
     assert ask(usual) == directly
 
 
@@ -583,7 +583,7 @@ def test_wrong_parameters_of_a_photo_are_refused_as_by_the_framework(
 
     requests = [(api.staff, "0"), ("no such", "0"), (api.staff, "many"), ("nobody", "0")]
     directly = [ask(*request) for request in requests]
-    monkeypatch.setattr(routes, "parse_usual", lambda *_: None)
+    monkeypatch.setattr(photo_routes, "parse_usual", lambda *_: None)
     assert [ask(*request) for request in requests] == directly
 
 

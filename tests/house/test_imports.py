@@ -42,7 +42,7 @@ ASYNC_FILES = {
     "app/jobs/events.py",
     "app/deps/idempotency.py",
     "app/deps/server/change_number.py",
-    "app/search/routes.py",
+    "app/search/photo_routes.py",
     "app/search/vector_routes.py",
     "app/faces/streaming.py",
     "app/embedding_imports/streaming.py",
