@@ -26,14 +26,14 @@ class AuthMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        with held_bytes.BODY_BYTES.open_share() as share:
-            await self._call(scope, receive, send, share)
+        with held_bytes.BODY_BYTES.open_share() as whole, held_bytes.FORM_BYTES.open_share() as form:
+            await self._call(scope, receive, send, {"lines": whole, "photo": form})
 
-    async def _call(self, scope: Scope, receive: Receive, send: Send, share: HeldShare) -> None:
+    async def _call(self, scope: Scope, receive: Receive, send: Send, shares: dict[str, HeldShare]) -> None:
         request_id = choose_request_id(scope)
         scope.setdefault("state", {})["request_id"] = request_id
         try:
-            body = LimitedBody(scope, receive, await self.checks.check(scope), share)
+            body = LimitedBody(scope, receive, await self.checks.check(scope), shares)
         except AppError as error:
             await _send_problem(scope, send, error)
             return
@@ -60,16 +60,17 @@ class AuthMiddleware:
 class LimitedBody:
     """The body of a request, which may have `limit` bytes. Raises TooLarge as soon as it has more.
 
-    Bodies that are held whole are counted together, since slow clients can send hundreds at once. Raises Busy if they
-    hold too many bytes. Photos are counted where they are read, and archives are written to files.
+    Bodies that are held whole are counted together, since slow clients can send hundreds at once, and so are those with
+    photos, whose forms are temporary files until they are read. Raises Busy if they hold too many bytes.
 
+    shares: by `x-body`; the body of another kind is not counted
     error: the error that was raised, None while the body is within the limits
     """
 
-    def __init__(self, scope: Scope, receive: Receive, limit: int, share: HeldShare) -> None:
-        self.receive, self.limit, self.share, self.count = receive, limit, share, 0
+    def __init__(self, scope: Scope, receive: Receive, limit: int, shares: dict[str, HeldShare]) -> None:
+        self.receive, self.limit, self.count = receive, limit, 0
         self.error: TooLarge | Busy | None = None
-        self.is_held = scope["state"].get("requirements", {}).get("x-body", "lines") == "lines"
+        self.share = shares.get(scope["state"].get("requirements", {}).get("x-body", "lines"))
         declared = find_header(scope, b"content-length")
         if declared.isdigit() and int(declared) > limit:
             raise self._make_error()
@@ -80,7 +81,7 @@ class LimitedBody:
         if self.count > self.limit:
             self.error = self._make_error()
             raise self.error
-        if self.is_held and self.count > FREE_BODY_BYTES:
+        if self.share is not None and self.count > FREE_BODY_BYTES:
             try:
                 self.share.add(self.count - FREE_BODY_BYTES - self.share.count)
             except Busy as busy:

@@ -7,6 +7,8 @@ from app.errors import Busy
 
 MAX_HELD_BYTES = 128 * 2**20
 """Of all requests together: six photos of the largest size, and hundreds of ordinary ones. So for long bodies."""
+MAX_FORM_BYTES = 2**30
+"""Of all requests with photos that are being received. The files of their forms are on the disk meanwhile."""
 FREE_BODY_BYTES = 65_536
 """Of each body, which are not counted, so that short requests go on whatever others send."""
 
@@ -43,3 +45,4 @@ class HeldShare:
 
 PHOTO_BYTES = HeldBytes(MAX_HELD_BYTES)
 BODY_BYTES = HeldBytes(MAX_HELD_BYTES)
+FORM_BYTES = HeldBytes(MAX_FORM_BYTES)

@@ -457,13 +457,16 @@ def test_an_expired_key_is_refused(api: Api) -> None:
     assert api.send("GET", "/things", secret).status == 401
 
 
-@pytest.mark.parametrize(("path", "status"), [("/things", 503), ("/archives", 200)])
+@pytest.mark.parametrize(
+    ("path", "counter", "status"),
+    [("/things", "BODY_BYTES", 503), ("/photos", "FORM_BYTES", 503), ("/archives", "BODY_BYTES", 200)],
+)
 def test_bodies_that_are_held_whole_share_a_limit(
-    lasting_sqlite: Resources, monkeypatch: pytest.MonkeyPatch, path: str, status: int
+    lasting_sqlite: Resources, monkeypatch: pytest.MonkeyPatch, path: str, counter: str, status: int
 ) -> None:
     api = Api(lasting_sqlite, lasting_sqlite.settings)
     secret, held = api.make_key("operator"), HeldBytes(100_000)
-    monkeypatch.setattr(held_bytes, "BODY_BYTES", held)
+    monkeypatch.setattr(held_bytes, counter, held)
     short, long = b"b" * FREE_BODY_BYTES, b"b" * 40_000
     with held.open_share() as others:
         others.add(50_000)
