@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
@@ -28,6 +28,7 @@ MAX_SECONDS = 2.0
 PATHS = ("collections/staff/search", "collections/staff/faces", "verify?collection=staff")
 MIB = 2**20
 WARM_UP_IMAGES = 400
+PART_CASES = 250
 
 
 class Answer(NamedTuple):
@@ -111,8 +112,17 @@ def attack(service: ServiceSubprocess, cases: int, clients: int, seed: int) -> l
         images.draw()
     target = str(service.client.base_url), {"x-api-key": service.client.headers["x-api-key"]}
     with ProcessPoolExecutor(clients, get_context("fork")) as pool:
-        futures = [pool.submit(send_requests, *target, seed * 1_000 + n, cases // clients) for n in range(clients)]
-        return [answer for future in futures for answer in future.result()]
+        parts = [min(PART_CASES, cases - first) for first in range(0, cases, PART_CASES)]
+        futures = [pool.submit(send_requests, *target, seed * 1_000 + n, part) for n, part in enumerate(parts)]
+        answers, started = list[Answer](), time.perf_counter()
+        for future in as_completed(futures):
+            answers += future.result()
+            slowest = max(future.result()).seconds
+            print(
+                f"{time.perf_counter() - started:.0f} s: {len(answers):,} of {cases:,}; slowest of these {slowest} s",
+                flush=True,
+            )
+        return answers
 
 
 def find_free_port() -> int:
