@@ -41,6 +41,8 @@ def make_report(
     embedder: the candidate, fitted without the held-out people; projections: its own of each task, if it has such
     measured, current: task -> what the candidate and the serving model reach
     """
+    held_out_people = len(np.unique(prepared.data.people[prepared.held_out]))
+    report = _summarise_data(prepared) | {"refit": True, "held_out_people": held_out_people}
     tasks = {
         task: _make_task_report(prepared, measurement, current.get(task))
         | {"projections": describe_projections(projections, measurement) if projections else None}
@@ -48,9 +50,7 @@ def make_report(
     }
     main = tasks.get(prepared.plan.tasks[0], {})
     figures = {key: main.get(key) for key in ("candidate", "current", "current_model")}
-    held_out_people = len(np.unique(prepared.data.people[prepared.held_out]))
-    measured_facts = {"refit": True, "held_out_people": held_out_people, "tasks": tasks}
-    return _summarise_data(prepared) | measured_facts | figures | {"notes": embedder.notes}
+    return report | {"tasks": tasks} | figures | {"notes": embedder.notes}
 
 
 def make_unmeasured_report(prepared: PreparedData) -> dict[str, Any]:
