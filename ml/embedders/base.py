@@ -231,12 +231,12 @@ class Embedder(ABC):
         """
         return None
 
-    def split_projection(self, task: str) -> ProjectionParts | None:
-        """Split the projection of a task into what all tasks share and what is its own.
+    def split_projections(self) -> dict[str, ProjectionParts]:
+        """Split the projection of each task into what all tasks share and what is its own.
 
-        Returns None if the method does not learn a projection for each task. Raises NotFitted.
+        Returns {} if the method does not learn a projection for each task. Raises NotFitted.
         """
-        return None
+        return {}
 
     def save(self, folder: Path) -> None:
         """Write `embedder.json` and `embedder.safetensors` to a folder. They contain numbers and names, but no code."""

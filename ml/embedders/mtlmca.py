@@ -57,14 +57,14 @@ class Mtlmca(HingeEmbedder):
         eye = torch.eye(self.dim, dtype=stacks[0].dtype, device=stacks[0].device)
         return TurnedProjections(stacks[0], [eye, *turns], bias)
 
-    def split_projection(self, task: str) -> ProjectionParts | None:
+    def split_projections(self) -> dict[str, ProjectionParts]:
         """Return L_0, and L_t = R_t^T L_0, which has the same row space unless R_t is singular. Raises NotFitted."""
         if not self.learned:
             raise NotFitted(type(self).__name__)
         projections = self._restore_learned()
         assert projections.common is not None, "R_t turns L_0"
-        own = projections.stack(self.tasks.index(task))
-        return ProjectionParts(projections.common.numpy(), own.numpy(), is_sum=False)
+        common, stacks = projections.common.numpy(), [projections.stack(t).numpy() for t in range(len(self.tasks))]
+        return {t: ProjectionParts(common, own, is_sum=False) for t, own in zip(self.tasks, stacks, strict=True)}
 
     def _make_rates(self, eta: float) -> Rates:
         # R_t multiplies z, whose median |z_i - z_j|^2 is `distance`, as L_0 does x, in whose units eta is

@@ -9,7 +9,7 @@ from ml.embedder_training.calibrations import calibrate_tasks
 from ml.embedder_training.examples import TaskExamples
 from ml.embedder_training.fit import fit_embedder
 from ml.embedder_training.held_out_strangers import measure_held_out_strangers
-from ml.embedder_training.task_measurement import HoldoutEmbeddings, TaskMeasurement, measure_task
+from ml.embedder_training.task_measurement import HoldoutEmbeddings, TaskMeasurement, measure_tasks
 from ml.embedder_training.training_set import IMPLIED_PAIR_WEIGHT, make_training_set
 from ml.embedders.base import Embedder, ignore_progress
 from ml.types import Ids, Rows
@@ -40,7 +40,7 @@ def measure(embedder: Embedder, examples: TaskExamples = NAMED, distractors: Row
     embeddings = HoldoutEmbeddings(
         embedder.metric, np.arange(len(ROWS)), embedder.embed(ROWS, "identity"), embedder.embed(distractors, "identity")
     )
-    return measure_task(examples, PEOPLE, HELD_OUT, embeddings, "held-out")
+    return measure_tasks([examples], PEOPLE, HELD_OUT, {"identity": embeddings})["identity"]
 
 
 def test_a_training_set_numbers_the_kept_faces_anew_and_drops_the_labels_of_others() -> None:

@@ -1,12 +1,14 @@
 """What the common and the own projection of a task do, where the truth is known."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from ml.distances import EUCLIDEAN
 from ml.embedder_training.examples import TaskExamples
-from ml.embedder_training.projection_shares import compute_shares, measure_angles, measure_projections
-from ml.embedder_training.task_measurement import HoldoutEmbeddings
+from ml.embedder_training.projection_shares import compute_shares, describe_projections, measure_angles
+from ml.embedder_training.task_measurement import HoldoutEmbeddings, measure_tasks
 from ml.embedders.base import Embedder, TaskData, TrainingSet
 from ml.embedders.cosine import Cosine
 from ml.embedders.cpmtml import Cpmtml
@@ -47,20 +49,22 @@ def measure(embedder: Embedder, data: TrainingSet) -> dict:
     """Measure on all faces of a set, none of which the embedder has learned from."""
     everybody = np.ones(len(data.rows), bool)
     no_pairs = np.empty((0, 2), np.int64)
-    examples = {
-        task.task: TaskExamples(
+    tasks = [
+        TaskExamples(
             task.task, everybody, task.values, task.values, 0.0, "subjects", no_pairs, np.empty(0, bool),
             np.empty(0, np.float32), 0, None,
         )
-        for task in data.tasks if task.task in embedder.tasks
-    }  # fmt: skip
+        for task in data.tasks
+    ]  # fmt: skip
     embeddings = {
         task: HoldoutEmbeddings(
             EUCLIDEAN, np.arange(len(data.rows)), embedder.embed(data.rows, task), embedder.embed(data.rows[:3], task)
         )
-        for task in examples
+        for task in embedder.tasks
     }
-    return measure_projections(embedder, embeddings, examples, data.tasks[0].people, everybody)
+    projections, people = embedder.split_projections(), data.tasks[0].people
+    measured = measure_tasks(tasks, people, everybody, embeddings, projections)
+    return {task: describe_projections(projections, measured[task]) for task in projections}
 
 
 def test_a_task_that_the_common_part_cannot_see_is_carried_by_its_own() -> None:
@@ -123,7 +127,16 @@ def test_methods_with_one_kind_of_projection_have_one_part() -> None:
     assert single["identity"]["parts"]["own"]["mAP"] == single["identity"]["parts"]["both"]["mAP"]
     assert measure(Cosine().fit(data), data) == {}
     with pytest.raises(NotFitted):
-        Cpmtml().split_projection("identity")
+        Cpmtml().split_projections()
+
+
+def test_a_task_in_which_nothing_can_be_ranked_has_angles_alone() -> None:
+    identity, mood = draw_faces(seed=1).tasks
+    no_two_alike = replace(mood, values=np.arange(len(mood.values)) * 1.0)
+    data = TrainingSet(draw_faces(seed=1).rows, (identity, no_two_alike))
+    report = measure(make_known_model(), data)
+    assert report["mood"].keys() == {"is_sum", "angles"}
+    assert report["identity"].keys() == {"is_sum", "angles", "parts", "gains"}
 
 
 def test_a_turned_projection_is_compared_with_the_common_one() -> None:

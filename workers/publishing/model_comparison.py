@@ -172,7 +172,7 @@ def _rank(
     people = measurable.data.people[chosen]
     values = people.astype(np.float64) if measurable.by_person else measurable.examples.truth[chosen]
     tolerance = 0.0 if measurable.by_person else measurable.examples.tolerance
-    return rank_gallery(rows, people, values, distractors, model.metric, queries, tolerance=tolerance, name="unseen")
+    return rank_gallery(rows, people, values, distractors, model.metric, queries, tolerance=tolerance)
 
 
 def _compare_labelled(

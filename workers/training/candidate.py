@@ -11,6 +11,7 @@ from ml.types import Spec
 from workers.training.exposure import HELD_OUT_FACES
 from workers.training.measurement import CandidateMeasurement
 from workers.training.prepared_data import PreparedData
+from workers.training.report import make_unmeasured_report
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,14 +33,16 @@ def make_candidate(
     embedder: Embedder,
     holdout_embedder: Embedder | None,
     calibrations: TaskCalibrations,
-    measurement: CandidateMeasurement,
+    measurement: CandidateMeasurement | None,
 ) -> Candidate:
     """Make the models of a candidate, and complete its report.
 
     embedder: fitted on everybody; holdout_embedder: without the held-out people
+    measurement: of the holdout embedder, None where there is none
     """
-    plan, strangers = prepared.plan, measurement.strangers
-    report = measurement.report | {"choice": embedder.notes.get("choice")}
+    plan, strangers = prepared.plan, measurement.strangers if measurement else None
+    measured_report = measurement.report if measurement else make_unmeasured_report(prepared)
+    report = measured_report | {"choice": embedder.notes.get("choice")}
     model_facts = {
         "made": "trained",
         "collection": plan.collection,

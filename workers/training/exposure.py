@@ -52,14 +52,18 @@ class Exposure:
 
 def trace_exposure(session: Session, model_store: ModelStore, model: str, collections: Sequence[str]) -> Exposure:
     """Trace what a model has learned from these collections. Raises NotFound, ml.Corrupt, ml.Unavailable."""
-    own = model_store.get(model)
-    lineage = list(_trace_lineage(session, model_store, own, collections, as_holdout=False))
-    holdout = model_store.find_holdout(model)
-    if holdout is not None and any(isinstance(part, CollectionFit) for part in lineage):
-        lineage = list(_trace_lineage(session, model_store, own, collections, as_holdout=True))
-        own = holdout
-    fits = tuple(part for part in lineage if isinstance(part, CollectionFit))
-    return Exposure(own, fits, tuple(dict.fromkeys(part for part in lineage if isinstance(part, str))))
+    own, own_holdout = model_store.get(model), model_store.find_holdout(model)
+    lineage = _iterate_lineage(model_store, own, own_holdout)
+    learned = [(part, holdout, name) for part, holdout in lineage for name in part.provenance.get("changes", {})]
+    measured_as = own
+    if own_holdout is not None and any(name in collections for _, _, name in learned):
+        measured_as = own_holdout
+    fits = tuple(
+        _read_fit(session, part, None if measured_as is own else holdout, name)
+        for part, holdout, name in learned
+        if name in collections
+    )
+    return Exposure(measured_as, fits, tuple(dict.fromkeys(name for _, _, name in learned if name not in collections)))
 
 
 def find_learned_faces(session: Session, exposure: Exposure, data: TrainingData) -> NDArray[np.bool_]:
@@ -89,27 +93,22 @@ def _is_known(face: FaceRecord, elsewhere: tuple[str, ...], shared: set[str]) ->
     return face.collection_id in elsewhere or face.image_id in shared
 
 
-def _trace_lineage(
-    session: Session, model_store: ModelStore, model: Model, collections: Sequence[str], *, as_holdout: bool
-) -> Iterator[CollectionFit | str]:
-    """Yield the model's own fit and those that it continued: fits on the collections, and the names of others."""
-    if not model.embedder.needs_fit:
-        return
-    changes = model.provenance.get("changes", {})
-    for name in changes:
-        yield _read_fit(session, model_store, model, name, as_holdout) if name in collections else name
-    start = (model.provenance.get("plan") or {}).get("start_from")
-    if start:
-        further = as_holdout and model_store.find_holdout(start) is not None
-        yield from _trace_lineage(session, model_store, model_store.get(start), collections, as_holdout=further)
+def _iterate_lineage(
+    model_store: ModelStore, model: Model, holdout: Model | None
+) -> Iterator[tuple[Model, Model | None]]:
+    """Yield the model and those that it continued, each with its holdout model while the ones before have theirs."""
+    while model.embedder.needs_fit:
+        yield model, holdout
+        start = (model.provenance.get("plan") or {}).get("start_from")
+        if not start:
+            return
+        holdout = model_store.find_holdout(start) if holdout is not None else None
+        model = model_store.get(start)
 
 
-def _read_fit(
-    session: Session, model_store: ModelStore, model: Model, collection: str, as_holdout: bool
-) -> CollectionFit:
+def _read_fit(session: Session, model: Model, holdout: Model | None, collection: str) -> CollectionFit:
     row = session.get(ModelRecord, model.id)
     made_at = row.created_at if row is not None else np.inf
-    holdout = model_store.find_holdout(model.id) if as_holdout else None
     share = float(holdout.provenance["holdout"]) if holdout is not None else 0.0
     if _is_recreated(session, model, collection, made_at):
         return CollectionFit(collection, 0, frozenset(), share, change=-1)

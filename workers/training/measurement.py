@@ -5,58 +5,50 @@ from typing import Any
 
 from ml.embedder_training.calibrations import TaskCalibrations, calibrate_tasks
 from ml.embedder_training.held_out_strangers import measure_held_out_strangers
-from ml.embedder_training.projection_shares import measure_projections
-from ml.embedder_training.task_measurement import measure_task
+from ml.embedder_training.task_measurement import measure_tasks
 from ml.embedders.base import Embedder
 from ml.identification.open_set import OpenSetCalibration
 from workers.context import JobContext
 from workers.training.current_models import load_current_models
 from workers.training.holdout_embeddings import ModelUnderTest, embed_holdout_faces
 from workers.training.prepared_data import PreparedData
-from workers.training.report import CurrentMeasurement, make_report, make_unmeasured_report
+from workers.training.report import CurrentMeasurement, make_report
 
 
 @dataclass(frozen=True, eq=False)
 class CandidateMeasurement:
     """What was measured of a candidate.
 
-    calibrations, strangers: None where the candidate could not be measured
-    strangers: how the held-out people score while they are not enrolled; None too where identity was not learned
+    strangers: how the held-out people score while they are not enrolled; None where identity was not learned
     """
 
     report: dict[str, Any]
-    calibrations: TaskCalibrations | None = None
-    strangers: OpenSetCalibration | None = None
+    calibrations: TaskCalibrations
+    strangers: OpenSetCalibration | None
 
 
-def measure_candidate(context: JobContext, prepared: PreparedData, embedder: Embedder | None) -> CandidateMeasurement:
-    """Measure an embedder that was fitted without the held-out people; None: there is none, and nothing is measured.
+def measure_candidate(context: JobContext, prepared: PreparedData, embedder: Embedder) -> CandidateMeasurement:
+    """Measure an embedder that was fitted without the held-out people.
 
     Raises NotFound, CropsDamaged, ml.Corrupt, Interrupted.
     """
-    if embedder is None:
-        return CandidateMeasurement(make_unmeasured_report(prepared))
-    data, held_out, rows = prepared.data, prepared.held_out, prepared.rows
-    people, name = data.people, prepared.plan.protocol_name
-    tasks = {examples.task: examples for examples in data.tasks if examples.task in embedder.tasks}
-    current_models = load_current_models(context, prepared, list(tasks))
-    candidate = ModelUnderTest(prepared.plan.recipe, embedder, tuple(tasks))
+    data, held_out = prepared.data, prepared.held_out
+    tasks = tuple(examples.task for examples in data.tasks if examples.task in embedder.tasks)
+    current_models = load_current_models(context, prepared, tasks)
+    candidate = ModelUnderTest(prepared.plan.recipe, embedder, tasks)
     models = [candidate, *(current.under_test for current in current_models)]
-    measurements = []
-    embedded = embed_holdout_faces(context, prepared, models)
-    for embeddings in embedded:
+    embedded, *embedded_by_current = embed_holdout_faces(context, prepared, models)
+    context.check()
+    projections = embedder.split_projections()
+    measured = measure_tasks(data.tasks, data.people, held_out, embedded, projections)
+    served = {}
+    for current, embeddings in zip(current_models, embedded_by_current, strict=True):
         context.check()
-        measurements.append({t: measure_task(tasks[t], people, held_out, e, name) for t, e in embeddings.items()})
-    measured, *of_current = measurements
-    calibrations = calibrate_tasks(embedder, data.tasks, people, rows, measured)
+        for task, measurement in measure_tasks(data.tasks, data.people, held_out, embeddings).items():
+            served[task] = CurrentMeasurement(current, measurement)
+    calibrations = calibrate_tasks(embedder, data.tasks, data.people, prepared.rows, measured)
     strangers = measure_held_out_strangers(
-        embedder, people, held_out, rows, is_named=data.is_named, check=context.check
+        embedder, data.people, held_out, prepared.rows, is_named=data.is_named, check=context.check
     )
-    served = {
-        task: CurrentMeasurement(current, measurement)
-        for current, by_task in zip(current_models, of_current, strict=True)
-        for task, measurement in by_task.items()
-    }
-    projections = measure_projections(embedder, embedded[0], tasks, people, held_out)
-    report = make_report(prepared, measured, served, projections) | {"notes": embedder.notes}
+    report = make_report(prepared, embedder, projections, measured, served)
     return CandidateMeasurement(report, calibrations, strangers)

@@ -2,18 +2,20 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ml.embedder_training.projection_shares import describe_projections
 from ml.embedder_training.task_measurement import TaskMeasurement
+from ml.embedders.base import Embedder
 from ml.evaluation.comparisons.models import compare_rankings
 from ml.evaluation.comparisons.paired_tests import compare
 from ml.evaluation.report import summarise
 from ml.evaluation.retrieval import Ranked, average_precisions, n_call
 from ml.evaluation.verification import best_threshold
+from ml.metric_learning.hinge.projection_parts import ProjectionParts
 from workers.training.current_models import CurrentModel
 from workers.training.prepared_data import PreparedData
 from workers.training.training_data import COLLECTIONS_CREATED_AT
@@ -29,23 +31,26 @@ class CurrentMeasurement:
 
 def make_report(
     prepared: PreparedData,
+    embedder: Embedder,
+    projections: Mapping[str, ProjectionParts],
     measured: Mapping[str, TaskMeasurement],
     current: Mapping[str, CurrentMeasurement],
-    projections: Mapping[str, dict[str, Any]] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return the report of a training: each task under `tasks`, and the figures of the main task on top.
 
+    embedder: the candidate, fitted without the held-out people; projections: its own of each task, if it has such
     measured, current: task -> what the candidate and the serving model reach
-    projections: task -> what its common and its own projection do, of methods that learn several tasks
     """
+    held_out_people = len(np.unique(prepared.data.people[prepared.held_out]))
+    report = _summarise_data(prepared) | {"refit": True, "held_out_people": held_out_people}
     tasks = {
-        task: _make_task_report(prepared, measurement, current.get(task)) | {"projections": projections.get(task)}
+        task: _make_task_report(prepared, measurement, current.get(task))
+        | {"projections": describe_projections(projections, measurement) if projections else None}
         for task, measurement in measured.items()
     }
     main = tasks.get(prepared.plan.tasks[0], {})
     figures = {key: main.get(key) for key in ("candidate", "current", "current_model")}
-    held_out_people = len(np.unique(prepared.data.people[prepared.held_out]))
-    return _summarise_data(prepared) | {"refit": True, "held_out_people": held_out_people, "tasks": tasks} | figures
+    return report | {"tasks": tasks} | figures | {"notes": embedder.notes}
 
 
 def make_unmeasured_report(prepared: PreparedData) -> dict[str, Any]:

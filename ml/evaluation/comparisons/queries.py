@@ -36,15 +36,13 @@ def rank_gallery(
     queries: Ids,
     *,
     tolerance: float,
-    name: str,
 ) -> Ranked:
     """Rank all faces and the distractors for each query, which is left out of its own search.
 
     rows: (N, d) embeddings; people: (N,) numbers of the people; values: (N,) what counts as the same, within the
     tolerance; distractors: (M, d) embeddings of nobody; queries: (Q,) indices of the faces that search
-    name: of the protocol
     """
-    protocol = Protocol(name, people, np.empty(0, np.int64), queries, np.arange(len(rows)))
+    protocol = Protocol("held-out", people, np.empty(0, np.int64), queries, np.arange(len(rows)))
     return rank_protocol(rows, protocol, metric=metric, values=values, tolerance=tolerance, distractors=distractors)
 
 

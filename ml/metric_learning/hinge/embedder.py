@@ -201,14 +201,14 @@ class HingeEmbedder(Embedder):
         number = self.tasks.index(task)
         return self.learned["projections"][number], self.learned["offsets"][number]
 
-    def split_projection(self, task: str) -> ProjectionParts | None:
-        """Split the projection of a task into what all tasks share and what is its own. Raises NotFitted."""
+    def split_projections(self) -> dict[str, ProjectionParts]:
+        """Split the projection of each task into what all tasks share and what is its own. Raises NotFitted."""
         if not self.learned:
             raise NotFitted(type(self).__name__)
         projections = self._restore_learned()
-        own = projections.own[self.tasks.index(task)].numpy()
-        common = own[:0] if projections.common is None else projections.common.numpy()
-        return ProjectionParts(common, own)
+        common = projections.own[0][:0] if projections.common is None else projections.common
+        own_of_tasks = zip(self.tasks, projections.own, strict=True)
+        return {task: ProjectionParts(common.numpy(), own.numpy()) for task, own in own_of_tasks}
 
     def _restore_learned(self) -> Projections:
         """Restore the projections of all tasks."""
