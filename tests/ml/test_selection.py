@@ -3,12 +3,15 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
-from ml.embedders.base import TaskData
+from ml.embedders.base import TaskData, ignore_progress
 from ml.embedders.l2 import L2
+from ml.metric_learning.selection.candidates import FitCandidate, list_corrections
 from ml.metric_learning.selection.paired_rule import is_clearly_worse, measure_gain
 from ml.metric_learning.selection.people_folds import find_matched_faces, number_people, split_into_folds
-from ml.metric_learning.selection.validation import FoldValidation
+from ml.metric_learning.selection.selection import Selection
+from ml.metric_learning.selection.validation import FoldScores, FoldValidation
 from tests.ml.synthetic_people import identity, labels_alone, people
 
 
@@ -88,6 +91,22 @@ def test_many_candidates_share_the_significance() -> None:
     values += 0.2 * values.std() - values.mean()  # two standard errors
     assert measure_gain(values, np.zeros(100)).is_better
     assert not measure_gain(values, np.zeros(100), candidates=12).is_better
+
+
+def test_a_bolder_candidate_that_gains_more_but_less_surely_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the one of 210 fits that lost: 0.9 gained 0.91 (standard error 0.29), and 0.7 gained 1.40 (0.51)."""
+    gains, noise = {"wccn 0.9": (0.0091, 0.0029), "wccn 0.7": (0.0140, 0.0051)}, np.tile([1.0, -1.0], 50)
+
+    def score(_: Selection, __: object, candidate: FitCandidate, *___: object) -> FoldScores:
+        mean, error = gains.get(candidate.name, (0.0, 0.0))
+        return FoldScores(0.5 + mean + error * np.sqrt(199) * noise, np.ones(100))
+
+    monkeypatch.setattr(Selection, "_measure", score)
+    data = people(100, 3)
+    candidates = list_corrections(30, methods=("wccn",))
+    choice = Selection(data, data, candidates, 2, 1e6, 0, "cpu").choose(ignore_progress)
+    assert [trial.name for trial in choice.trials if trial.outcome == "better"] == list(gains)
+    assert choice.candidate.name == "wccn 0.9"
 
 
 def test_the_rule_is_rarely_wrong_where_there_is_nothing_to_gain() -> None:

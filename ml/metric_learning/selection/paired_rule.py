@@ -16,22 +16,21 @@ MAX_ACCEPT_LOSS = 0.0025
 
 @dataclass(frozen=True)
 class PairedGain:
-    """The mean gain of a candidate over people, and its one-sided lower bounds.
+    """The mean gain of a candidate over people, and its lower bound.
 
-    value: gain in mean average precision; low: bound above which it lies with confidence 1 - SIGNIFICANCE
-    shared_low: the same with the significance divided among all candidates
-    accepted: gain in the share of true pairs accepted at the operating point
+    value: gain in mean average precision; accepted: gain in the share of true pairs accepted at the operating point
+    low: one-sided lower bound of the gain. The bounds of all candidates hold together with confidence 1 - SIGNIFICANCE,
+        so that the bound of the one that is chosen for its bound holds as well
     """
 
     value: float
     low: float
-    shared_low: float
     accepted: float
 
     @property
     def is_better(self) -> bool:
         """Whether the candidate is shown to be better, and does not accept clearly fewer true pairs."""
-        return self.shared_low > 0 and self.accepted >= -MAX_ACCEPT_LOSS
+        return self.low > 0 and self.accepted >= -MAX_ACCEPT_LOSS
 
 
 def measure_gain(precision: NDArray[np.float64], accepted: NDArray[np.float64], candidates: int = 1) -> PairedGain:
@@ -40,8 +39,7 @@ def measure_gain(precision: NDArray[np.float64], accepted: NDArray[np.float64], 
     precision, accepted: (P,) candidate less unchanged, for each person; candidates: number that share the significance
     """
     value = float(precision.mean())
-    low, shared_low = (value - bound_error(precision, SIGNIFICANCE / count) for count in (1, candidates))
-    return PairedGain(value, low, shared_low, float(accepted.mean()))
+    return PairedGain(value, value - bound_error(precision, SIGNIFICANCE / candidates), float(accepted.mean()))
 
 
 def bound_error(differences: NDArray[np.float64], significance: float) -> float:

@@ -91,7 +91,8 @@ class Selection:
         """Fit and measure the candidates, and return the best one, or the unchanged one if none is shown to be better.
 
         A candidate is better if a one-sided paired t-test over people says so, at a level of 5 % shared among all
-        candidates. Of these, the one with the largest lower bound (95 %, one-sided) wins.
+        candidates. Of these, the one with the largest lower bound at the same level wins: a bolder candidate that gains
+        more, but less surely, does not.
         """
         unchanged, *others = self.candidates
         started = time.monotonic()
@@ -191,7 +192,7 @@ def _describe_gain(gain: PairedGain) -> tuple[str, str]:
     """Return the outcome of a candidate that was measured on all folds, and the reason."""
     if gain.is_better:
         return "better", "better by more than chance explains"
-    if gain.shared_low > 0:
+    if gain.low > 0:
         return "not better", "more precise, but accepts fewer true pairs"
     return "not better", "no better than chance explains"
 
