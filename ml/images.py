@@ -46,32 +46,42 @@ def read(data: bytes, limits: ImageLimits = ImageLimits()) -> Image:
 
     Raises Unreadable: ImageTooLarge, InvalidImageFormat.
     """
-    with _open(data, limits) as (picture, stripped):
-        check_decoding_time(stripped.data, picture.width * picture.height)
-        return _decode(picture, stripped)
+    return OpenedPhoto(data, limits).decode()
 
 
-def count_pixels(data: bytes, limits: ImageLimits = ImageLimits()) -> int:
-    """Return the number of pixels by the header; those of an animated WebP count ANIMATION_FACTOR times.
+class OpenedPhoto:
+    """A picture whose header was read, and whose size is within the limits. Nothing of it is decoded yet.
 
-    Nothing is decoded. Raises Unreadable.
+    pixels: by the header; those of an animated WebP count ANIMATION_FACTOR times
     """
-    with _open(data, limits) as (picture, _):
-        return picture.width * picture.height * _count_factor(data)
+
+    def __init__(self, data: bytes, limits: ImageLimits = ImageLimits()) -> None:
+        """Open a picture, without its metadata. Raises Unreadable: ImageTooLarge, InvalidImageFormat."""
+        if len(data) > limits.max_bytes:
+            raise Unreadable(
+                "ImageTooLarge", f"the photo has {len(data):,} bytes; at most {limits.max_bytes:,} are allowed"
+            )
+        self._limits = limits
+        with _report_unreadable(limits):
+            self._stripped = strip_metadata(data)
+            self._picture = Pillow.open(io.BytesIO(self._stripped.data), formats=FORMATS)
+            width, height = self._picture.size
+            factor = _count_factor(data)
+            _check(width, height, factor, limits)
+        self.pixels = width * height * factor
+
+    def decode(self) -> Image:
+        """Decode the picture, once, to (H, W, 3) uint8 RGB: see `read`."""
+        with _report_unreadable(self._limits), self._picture as picture:
+            check_decoding_time(self._stripped.data, picture.width * picture.height)
+            return _decode(picture, self._stripped)
 
 
 @contextmanager
-def _open(data: bytes, limits: ImageLimits) -> Iterator[tuple[Pillow.Image, StrippedPicture]]:
-    """Open a picture, without its metadata, if its size is within the limits. All errors are raised as Unreadable."""
-    if len(data) > limits.max_bytes:
-        raise Unreadable(
-            "ImageTooLarge", f"the photo has {len(data):,} bytes; at most {limits.max_bytes:,} are allowed"
-        )
+def _report_unreadable(limits: ImageLimits) -> Iterator[None]:
+    """Raise all errors of the block as Unreadable."""
     try:
-        stripped = strip_metadata(data)
-        with Pillow.open(io.BytesIO(stripped.data), formats=FORMATS) as picture:
-            _check(picture.width, picture.height, _count_factor(data), limits)
-            yield picture, stripped
+        yield
     except Unreadable:
         raise
     except UnidentifiedImageError as error:

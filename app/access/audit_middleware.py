@@ -1,5 +1,6 @@
 """Write an entry of the audit log for each request to a route that declares an action, before it is answered."""
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -22,8 +23,13 @@ class AuditRecorder:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
 
-    def record(self, scope: Scope, note: AuditNote, status: int) -> None:
-        """Keep an entry for each collection that the request works on, or one without a collection."""
+    def record(self, scopes: Sequence[Scope], note: AuditNote, status: int) -> None:
+        """Keep an entry for each collection that each of these requests works on, or one without a collection."""
+        drafts = [draft for scope in scopes for draft in self._make_drafts(scope, note, status)]
+        if drafts:
+            scopes[0]["state"]["audit_spool"].extend(drafts)
+
+    def _make_drafts(self, scope: Scope, note: AuditNote, status: int) -> Iterator[EntryDraft]:
         state = scope["state"]
         requirements, caller = state.get("requirements", {}), state.get("caller")
         action = requirements.get("x-audit")
@@ -36,8 +42,7 @@ class AuditRecorder:
         resource = note.resource or state["resources"].audit_chain.names.name_path(params)
         collections: list[str | None] = [*sorted(note.collections)] or [_find_collection(scope, requirements, params)]
         for collection in collections:
-            draft = EntryDraft(new_id(), now(), action, caller.key_id, address, collection, resource, status)
-            state["audit_spool"].append(draft)
+            yield EntryDraft(new_id(), now(), action, caller.key_id, address, collection, resource, status)
 
 
 class AuditMiddleware:
@@ -58,14 +63,14 @@ class AuditMiddleware:
             nonlocal is_recorded
             if message["type"] == "http.response.start" and not is_recorded:
                 is_recorded = True
-                self.recorder.record(scope, note, message["status"])
+                self.recorder.record([scope], note, message["status"])
             await send(message)
 
         try:
             await self.app(scope, receive, send_after_entry)
         finally:
             if not is_recorded:  # it failed, or the client has gone
-                self.recorder.record(scope, note, FAILED_STATUS)
+                self.recorder.record([scope], note, FAILED_STATUS)
 
 
 def _find_collection(scope: Scope, requirements: dict[str, str], params: dict[str, Any]) -> str | None:

@@ -16,11 +16,14 @@ from starlette.requests import ClientDisconnect
 
 from app.deps.held_bytes import PHOTO_BYTES, HeldShare
 from app.deps.server.json_limits import check_json
+from app.deps.uploads.single_file_form import find_single_file
 from app.errors import Busy, Invalid
 
 FILE_PART = "file"
 JSON_PARSERS = CapacityLimiter(2)
 """Parsing JSON with a photo takes several times its bytes, so that few bodies are parsed at once."""
+MAX_WHOLE_FORM_BYTES = 2**20
+"""A form of so many bytes stays in memory while it arrives, as each of its files would."""
 IMAGE_FORMATS = "JPEG, PNG, WebP or BMP"
 BINARY = {"type": "string", "contentMediaType": "application/octet-stream", "description": IMAGE_FORMATS}
 BASE64 = {"type": "string", "contentEncoding": "base64", "description": f"{IMAGE_FORMATS}, as base64"}
@@ -95,6 +98,12 @@ async def _read_json(request: Request, shape: type[PhotoBody], share: HeldShare)
 
 async def _read_form(request: Request, shape: type[PhotoBody], share: HeldShare) -> PhotoBody:
     """Read a form. Its files are on disk until here, if they are large."""
+    length = request.headers.get("content-length", "")
+    if length.isdigit() and int(length) <= MAX_WHOLE_FORM_BYTES:
+        photo = find_single_file(request.headers.get("content-type", ""), await request.body())
+        if photo is not None:
+            share.add(len(photo))
+            return _parse_form(shape, [photo], {})
     async with request.form() as form:
         parts = [part for part in form.getlist(FILE_PART) if isinstance(part, UploadFile)]
         share.add(sum(part.size or 0 for part in parts))

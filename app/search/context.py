@@ -16,7 +16,6 @@ from app.search.params import SearchParams
 from app.serving.deployments import ServedModel
 from app.serving.engine import Engine
 from app.storage.blob_store import Blobs
-from ml import images
 from ml.types import AlignedFace, CropKind, Crops, Rows
 
 
@@ -76,9 +75,9 @@ class SearchContext:
 
         Raises ml.Unreadable, Invalid if there is no face, PhotoFailed, Busy.
         """
-        resources, front_end = self.engine.resources, self.engine.resources.front_end
-        with self.engine.admit_photo(photo):
-            image = images.read(photo, resources.image_limits)
+        front_end = self.engine.resources.front_end
+        with self.engine.admit_photo(photo) as opened:
+            image = opened.decode()
             if aligned:
                 return [front_end.aligned(image)]
             detected = (front_end.align(image, detection) for detection in front_end.detector.detect(image))

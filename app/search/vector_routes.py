@@ -120,7 +120,8 @@ def _search(
             return [None]
         return [answer for vector in vectors for answer in _search(context.copy(), collection, [vector], params)]
     after = context.finish if context.after_answer else None
-    return [ImmediateAnswer(_encode_headers(answer), serialise(answer), after) for answer in hits]
+    headers = _encode_headers(hits[0])  # of the model, which is the same for all
+    return [ImmediateAnswer(headers, serialise(answer), after) for answer in hits]
 
 
 def _encode_headers(answer: SearchOut) -> list[tuple[bytes, bytes]]:

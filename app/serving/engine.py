@@ -19,7 +19,7 @@ from app.serving.label_constraints import leave_out, leave_out_refused
 from app.serving.limits.photo_admission import LARGE_PHOTO_PIXELS, PhotoAdmission
 from app.serving.limits.photo_failures import report_photo_failure
 from app.serving.shadow.comparison_queue import ComparisonQueue
-from ml import images
+from ml.images import OpenedPhoto
 
 log = logging.getLogger("likeness.engine")
 
@@ -112,14 +112,14 @@ class Engine:
         return ServedModel(serving.deployment, index, None, serving.change, serving.faces)
 
     @contextmanager
-    def admit_photo(self, data: bytes) -> Iterator[None]:
+    def admit_photo(self, data: bytes) -> Iterator[OpenedPhoto]:
         """Hold a slot for the analysis of a photo, once the photo's header is checked and its pixels have room.
 
         Raises ml.Unreadable, Busy, and PhotoFailed in place of an error that the photo may have caused.
         """
-        pixels = images.count_pixels(data, self.resources.image_limits)
-        with self.large_photos.reserve(pixels), self.slots.reserve(), report_photo_failure("analyse"):
-            yield
+        photo = OpenedPhoto(data, self.resources.image_limits)
+        with self.large_photos.reserve(photo.pixels), self.slots.reserve(), report_photo_failure("analyse"):
+            yield photo
 
     def list_deployments(self) -> tuple[ServedDeployment, ...]:
         """Every deployment that this process serves."""

@@ -1,6 +1,7 @@
 """The default landmarker: a small five-point CNN that ships with the code (see CARD.md)."""
 
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -54,15 +55,15 @@ class Regressor(Landmarker):
                 image, patch_frames.widen_frame(frame), (patch_frames.WIDE_PATCH_PIXELS, patch_frames.WIDE_PATCH_PIXELS)
             )
         )
-        transforms = np.stack([patch_frames.view_transform(turn, zoom) for turn, zoom in views])
+        transforms = [_find_view(turn, zoom) for turn, zoom in views]
         seen = np.stack(
-            [warp(wide, view, (patch_frames.PATCH_PIXELS, patch_frames.PATCH_PIXELS)) for view in transforms]
+            [warp(wide, view, (patch_frames.PATCH_PIXELS, patch_frames.PATCH_PIXELS)) for view, _ in transforms]
         )
         offsets = self._offsets(np.concatenate([seen, seen[:, :, ::-1]]))
         straight, mirrored = np.split(offsets, 2)
         mirrored = mirrored[:, MIRRORED_ORDER] * (-1, 1)
         points = (straight + mirrored) / 2 * patch_frames.EYE_DISTANCE_PIXELS + patch_frames.TEMPLATE
-        back = [moved(inverse(view), one) for view, one in zip(transforms, points, strict=True)]
+        back = [moved(to_wide, one) for (_, to_wide), one in zip(transforms, points, strict=True)]
         return moved(inverse(patch_frames.widen_frame(frame)), np.mean(back, axis=0))
 
     def _offsets(self, patches: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -70,3 +71,10 @@ class Regressor(Landmarker):
         normal = patch_frames.normalise_patches(patches.astype(np.float32) / np.float32(255))
         [output] = self._session.run(None, {"patches": normal})  # type: ignore[attr-defined]
         return np.asarray(output, np.float32).reshape(-1, 5, 2)
+
+
+@cache
+def _find_view(turn: float, zoom: float) -> tuple[Matrix, Matrix]:
+    """Return the wide patch -> patch transform of a view and its inverse, (2, 3) each."""
+    view = patch_frames.view_transform(turn, zoom)
+    return view, inverse(view)

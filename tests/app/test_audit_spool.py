@@ -67,6 +67,27 @@ def test_entries_are_written_in_their_order_and_their_file_goes(resources: Resou
     assert list_files(resources) == []
 
 
+def test_entries_that_come_together_are_one_write(
+    resources: Resources, writer: AuditWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafts = [EntryDraft.make("face.delete", resource=name) for name in "abcdef"]
+    sizes, write = list[int](), os.write
+
+    def note_size(handle: int, data: bytes) -> int:
+        sizes.append(len(data))
+        return write(handle, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", note_size)
+        writer.spool.extend(drafts[:3])
+        patched.setattr(os, "write", lambda handle, data: write(handle, data[: data.index(b"\n") + 1]))
+        writer.spool.extend(drafts[3:])
+    assert sizes == [sum(len(draft.encode()) for draft in drafts[:3])]
+    assert writer.spool.lost == 2, "the disk took one of the last three"
+    writer.write_pending()
+    assert read_resources(resources)[:4] == ["a", "b", "c", "d"]
+
+
 def test_entries_of_a_killed_process_are_written_by_another(resources: Resources, writer: AuditWriter) -> None:
     killed = subprocess.run(
         [sys.executable, "-c", KILLED, str(resources.audit)], env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}

@@ -264,6 +264,26 @@ def test_requests_that_come_together_are_answered_as_alone(gallery: GalleryWrite
     run(test)
 
 
+def test_requests_that_come_together_fail_together(gallery: GalleryWriter) -> None:
+    resources = gallery.resources
+    with writing(resources.database) as session:
+        secret = keys.create_key(session, "reader", "a")[1]
+
+    def fail(*_: object) -> None:
+        raise OSError("no entry")
+
+    async def test() -> None:
+        async with open_api(resources.settings) as api:
+            await wait_until_answered(api, secret)
+            api.entrance.steps = api.entrance.steps._replace(record=fail)
+            api.entrance._come_together = True
+            asked = [api.ask(api.app, make_request(secret), [RIGHT]) for _ in range(20)]
+            failed = await asyncio.gather(*asked, return_exceptions=True)
+            assert [str(error) for error in failed] == ["no entry"] * 20
+
+    run(test)
+
+
 def test_a_key_is_looked_up_again_while_requests_go_on(gallery: GalleryWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     resources = gallery.resources
     with writing(resources.database) as session:

@@ -17,8 +17,8 @@ from app.deps.held_bytes import HeldBytes
 from app.errors import Busy
 from app.serving.limits import photo_admission
 from app.serving.limits.photo_admission import LARGE_PHOTO_PIXELS, MAX_WAITING_PHOTOS, PhotoAdmission
-from ml import images
-from ml.images import encode_png
+from ml.images import OpenedPhoto, encode_png
+from ml.types import Image
 from tests.service import Service
 
 LARGE = LARGE_PHOTO_PIXELS + 1
@@ -106,13 +106,13 @@ def test_a_large_photo_that_finds_no_room_is_answered_with_503(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service.client.put("/v1/collections/staff", json={})
-    read = images.read
+    decode = OpenedPhoto.decode
 
-    def read_slowly(*arguments: object) -> object:
+    def decode_slowly(photo: OpenedPhoto) -> Image:
         time.sleep(1)
-        return read(*arguments)  # type: ignore[arg-type]
+        return decode(photo)
 
-    monkeypatch.setattr(images, "read", read_slowly)
+    monkeypatch.setattr(OpenedPhoto, "decode", decode_slowly)
     photo = encode_png(np.zeros((16_384, 2_000, 3), np.uint8))
 
     def search(_: int) -> httpx.Response:

@@ -33,7 +33,7 @@ with atheris.instrument_imports(include=["app", "ml", "PIL"]):
     from app.labels.bulk_labels import parse_labels
     from ml.errors import Unreadable
     from ml.image_headers import read_orientation, strip_metadata
-    from ml.images import ImageLimits, count_pixels, read
+    from ml.images import ImageLimits, OpenedPhoto, read
     from tests.fuzz.archive_bytes import mend_checksum
     from tests.fuzz.hostile_archives import HostileArchives
     from tests.fuzz.hostile_images import HostileImages
@@ -93,7 +93,7 @@ class Parsers:
         with suppress(Unreadable):
             stripped = strip_metadata(data)
             read_orientation(stripped.exif, stripped.xmp)
-            count_pixels(data, PHOTO_LIMITS)
+            OpenedPhoto(data, PHOTO_LIMITS)
 
     def photo(self, data: bytes) -> None:
         with suppress(Unreadable):

@@ -13,7 +13,7 @@ from PIL.PngImagePlugin import PngInfo
 
 from ml.errors import Unreadable
 from ml.image_headers import MAX_SEGMENTS, read_orientation, strip_metadata
-from ml.images import ImageLimits, count_pixels, read
+from ml.images import ImageLimits, OpenedPhoto, read
 from tests.fuzz.hostile_images import (
     encode,
     encode_bomb,
@@ -170,7 +170,7 @@ def test_bytes_behind_a_photo_are_no_scans() -> None:
     (encode_bomb("WEBP", "RGB", 300, 200, animated=True), 240_000),
 ])  # fmt: skip
 def test_pixels_are_counted_by_the_header(data: bytes, pixels: int) -> None:
-    assert count_pixels(data) == pixels
+    assert OpenedPhoto(data).pixels == pixels
     with pytest.raises(Unreadable, match=f"at most {pixels - 1:,} pixels") as refused:
-        count_pixels(data, ImageLimits(max_pixels=pixels - 1))
+        OpenedPhoto(data, ImageLimits(max_pixels=pixels - 1))
     assert refused.value.code == "ImageTooLarge"

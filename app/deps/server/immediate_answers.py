@@ -74,12 +74,20 @@ class Checks(Protocol):
 
 
 class Steps(NamedTuple):
-    """What the layers do for a request. record: keeps its entry of the audit log; measure: counts it in the metrics"""
+    """What the layers do for a request. record: keeps entries of the audit log; measure: counts it in the metrics"""
 
     checks: Checks
     gate: AdmissionGate
-    record: Callable[[Scope, AuditNote, int], None]
+    record: Callable[[Sequence[Scope], AuditNote, int], None]
     measure: Callable[[str, str, str, float], None]
+
+
+class _Received(NamedTuple):
+    """A request whose caller may send it. answered: gets its answer if it waits for others of the same turn"""
+
+    request: ReadRequest
+    caller: Caller
+    answered: asyncio.Future[ImmediateAnswer | None]
 
 
 class ImmediateAnswersMiddleware:
@@ -91,7 +99,7 @@ class ImmediateAnswersMiddleware:
 
     def __init__(self, app: ASGIApp, route: ImmediateRoute, steps: Steps) -> None:
         self.app, self.route, self.steps = app, route, steps
-        self._waiting: list[tuple[ReadRequest, asyncio.Future[ImmediateAnswer | None]]] = []
+        self._waiting: list[_Received] = []
         self._read_at = -math.inf  # when a request was last read, as the loop has it, which is one time for a turn
         self._come_together = False  # whether more than one request was read in the last turn that read any
         self._max_bytes = min(MAX_UNCHECKED_BYTES, steps.checks.max_body_bytes(route.requirements))
@@ -107,12 +115,12 @@ class ImmediateAnswersMiddleware:
             await self.app(scope, receive, send)
             return
         message = await receive()
-        answer = await self._answer(scope, collection, message)
+        answer = await self._answer(scope, collection, caller, message)
         if answer is None:
             await self.app(scope, _make_receive(message, receive), send)
             return
         try:
-            headers, send_whole = self._finish(scope, collection, caller, answer), find_send_whole(scope)
+            headers, send_whole = _make_headers(scope, answer), find_send_whole(scope)
             if send_whole is None or not send_whole(headers, answer.body):
                 await send({"type": "http.response.start", "status": 200, "headers": headers})
                 await send({"type": "http.response.body", "body": answer.body})
@@ -144,7 +152,7 @@ class ImmediateAnswersMiddleware:
             0 < int(length) <= self._max_bytes
         )  # fmt: skip
 
-    async def _answer(self, scope: Scope, collection: str, message: Message) -> ImmediateAnswer | None:
+    async def _answer(self, scope: Scope, collection: str, caller: Caller, message: Message) -> ImmediateAnswer | None:
         """Answer a request whose whole body is this message. Returns None if the layers must answer it."""
         if message["type"] != "http.request" or message.get("more_body", False):
             return None
@@ -154,13 +162,13 @@ class ImmediateAnswersMiddleware:
         loop = asyncio.get_running_loop()
         read_at, self._read_at = self._read_at, loop.time()
         self._come_together = self._come_together or read_at == self._read_at
+        received = _Received(request, caller, loop.create_future())
         if not self._come_together:
-            return self._answer_all([request])[0]
-        answered: asyncio.Future[ImmediateAnswer | None] = loop.create_future()
-        self._waiting.append((request, answered))
+            return self._answer_all([received])[0]
+        self._waiting.append(received)
         if len(self._waiting) == 1:
             loop.call_soon(self._answer_waiting)
-        return await answered
+        return await received.answered
 
     def _answer_waiting(self) -> None:
         """Answer the requests that this turn of the event loop has read."""
@@ -168,38 +176,47 @@ class ImmediateAnswersMiddleware:
         self._come_together = len(waiting) > 1
         for start in range(0, len(waiting), MAX_BATCH_REQUESTS):
             part = waiting[start : start + MAX_BATCH_REQUESTS]
-            answers = self._answer_all([request for request, _ in part])
-            for (_, answered), answer in zip(part, answers, strict=True):
-                if not answered.done():
-                    answered.set_result(answer)
+            open_futures = [received.answered for received in part if not received.answered.done()]
+            try:
+                answers = self._answer_all(part)
+            except Exception as error:
+                for future in open_futures:
+                    future.set_exception(error)
+                continue
+            for received, answer in zip(part, answers, strict=True):
+                if not received.answered.done():
+                    received.answered.set_result(answer)
 
-    def _answer_all(self, requests: list[ReadRequest]) -> list[ImmediateAnswer | None]:
-        """Answer requests, and count those that are answered as having held a slot for their part of the time."""
+    def _answer_all(self, received: Sequence[_Received]) -> list[ImmediateAnswer | None]:
+        """Answer requests, and count and record those that are answered."""
         started = time.monotonic()
         try:
-            answers = self.route.answer(requests)
+            answers = self.route.answer([one.request for one in received])
         except Exception:
             log.exception("request.not_answered_at_once path=%s", self.route.template)
-            return [None] * len(requests)
-        seconds = (time.monotonic() - started) / len(requests)
-        for answer in answers:
-            if answer is not None:
-                self.steps.gate.count_at_once(self.route.work, seconds)
+            return [None] * len(received)
+        seconds = (time.monotonic() - started) / len(received)
+        self._count([one for one, answer in zip(received, answers, strict=True) if answer is not None], seconds)
         return answers
 
-    def _finish(self, scope: Scope, collection: str, caller: Caller, answer: ImmediateAnswer) -> Headers:
-        """Count and record a request, and return the headers of its answer."""
-        self.steps.checks.count_at_once(scope, caller)
-        params = {"collection": collection}
-        scope["state"] |= {"requirements": self.route.requirements, "path_params": params, "caller": caller}
-        self.steps.record(scope, AuditNote(), 200)
-        return [
-            *answer.headers,
-            (b"content-length", str(len(answer.body)).encode()),
-            (b"content-type", b"application/json"),
-            (b"x-request-id", choose_request_id(scope).encode()),
-            *SECURITY_HEADERS,
-        ]
+    def _count(self, answered: Sequence[_Received], seconds: float) -> None:
+        """Count and record requests. seconds: for which each held a slot"""
+        for (scope, collection, _), caller, _ in answered:
+            self.steps.gate.count_at_once(self.route.work, seconds)
+            self.steps.checks.count_at_once(scope, caller)
+            params = {"collection": collection}
+            scope["state"] |= {"requirements": self.route.requirements, "path_params": params, "caller": caller}
+        self.steps.record([one.request.scope for one in answered], AuditNote(), 200)
+
+
+def _make_headers(scope: Scope, answer: ImmediateAnswer) -> Headers:
+    return [
+        *answer.headers,
+        (b"content-length", str(len(answer.body)).encode()),
+        (b"content-type", b"application/json"),
+        (b"x-request-id", choose_request_id(scope).encode()),
+        *SECURITY_HEADERS,
+    ]
 
 
 def _make_receive(first: Message, receive: Receive) -> Receive:

@@ -7,7 +7,7 @@ process that is killed and a database that is away. Entries of a dead process ar
 import os
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -51,16 +51,22 @@ class AuditSpool:
         self._path, self._bytes, self._count = folder, 0, 0
 
     def append(self, draft: EntryDraft) -> None:
-        """Keep an entry. If the disk takes no more, or too much waits, it is counted in `lost`."""
-        encoded = draft.encode()
-        with self._lock:
-            if not self._write(encoded):
-                self.lost += 1
-                LOST_ENTRIES.inc()
+        """Keep an entry. See `extend`."""
+        self.extend([draft])
 
-    def _write(self, encoded: bytes) -> bool:
+    def extend(self, drafts: Sequence[EntryDraft]) -> None:
+        """Keep entries, by one write. If the disk takes no more, or too much waits, they are counted in `lost`."""
+        encoded = b"".join([draft.encode() for draft in drafts])
+        with self._lock:
+            lost = len(drafts) - encoded.count(b"\n", 0, self._write(encoded))
+            if lost:
+                self.lost += lost
+                LOST_ENTRIES.inc(lost)
+
+    def _write(self, encoded: bytes) -> int:
+        """Return how many of the bytes were written."""
         if self._bytes + len(encoded) > MAX_WAITING_BYTES:
-            return False
+            return 0
         try:
             if self._handle is None:
                 self._count += 1
@@ -68,9 +74,9 @@ class AuditSpool:
                 self._handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
             written = os.write(self._handle, encoded)
         except OSError:
-            return False
+            return 0
         self._bytes += written
-        return written == len(encoded)
+        return written
 
     def forget_lost(self, count: int) -> None:
         """Lower `lost` by what the log has reported."""
