@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from sqlalchemy import func, select
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app.collections.schemas import CollectionDescriptor, CollectionIn, CollectionOut, ExternalDescriptor
@@ -31,17 +32,21 @@ def put_collection(
     external = None if body.descriptor is None else _keep_external_model(session, resources, body.descriptor)
     model = external or _find_model(session, resources, body.recogniser)
     collection = session.get(Collection, collection_id)
-    if collection is not None:
-        if external is not None and collection.external_model != external:
-            raise Conflict(f"the collection {collection_id!r} exists and has another descriptor; make another one")
-        if body.recogniser is not None:
-            _check_served_by(session, collection_id, body.recogniser, model)
-        collection.description = body.description or collection.description
-        return collection, False
-    collection = Collection(id=collection_id, description=body.description, external_model=external)
-    session.add_all([collection, Deployment(collection_id=collection_id, task=BUILT_IN_TASK, champion=model)])
-    session.flush()
-    return collection, True
+    if collection is None:
+        collection = Collection(id=collection_id, description=body.description, external_model=external)
+        deployment = Deployment(collection_id=collection_id, task=BUILT_IN_TASK, champion=model)
+        try:
+            with session.begin_nested():
+                session.add_all([collection, deployment])
+            return collection, True
+        except IntegrityError:  # another request has made it meanwhile
+            collection = get_collection(session, collection_id)
+    if external is not None and collection.external_model != external:
+        raise Conflict(f"the collection {collection_id!r} exists and has another descriptor; make another one")
+    if body.recogniser is not None:
+        _check_served_by(session, collection_id, body.recogniser, model)
+    collection.description = body.description or collection.description
+    return collection, False
 
 
 def _keep_external_model(session: Session, resources: Resources, descriptor: CollectionDescriptor) -> str:

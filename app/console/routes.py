@@ -1,5 +1,6 @@
 """The operator's page: static files that speak only the public API; and the documentation of that API."""
 
+import os
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -28,8 +29,19 @@ POLICY = (
 """Scripts come from this server alone, none is in the page. The chart library sets styles of its own."""
 A_DAY = {"Cache-Control": "max-age=86400"}
 
+
+class KnownFiles(StaticFiles):
+    """The static files. Any other path is answered without a look at the disk, whose cost grows with its length."""
+
+    names = frozenset(str(file.relative_to(STATIC)) for file in STATIC.rglob("*") if file.is_file())
+
+    def lookup_path(self, path: str) -> tuple[str, os.stat_result | None]:
+        """Find a file by its path below the folder."""
+        return super().lookup_path(path) if path in self.names else ("", None)
+
+
 router = APIRouter(include_in_schema=False)
-files = StaticFiles(directory=STATIC)
+files = KnownFiles(directory=STATIC)
 
 
 @router.get("/", summary="The operator's page")

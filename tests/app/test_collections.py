@@ -1,5 +1,14 @@
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from app.collections.schemas import CollectionIn
+from app.collections.service import put_collection
 from app.db.session import writing
 from app.db.tables import Collection, Deployment
+from app.errors import Conflict
+from app.resources import Resources
 from tests.app.test_faces import picture, wait_until
 from tests.service import Service
 
@@ -54,3 +63,20 @@ def test_a_photo_for_a_collection_whose_id_is_too_long_for_a_file_is_refused(ser
     assert "too long" in refused.json()["detail"]
     erasure = service.client.delete(f"/v1/collections/{name}").headers["X-Erasure"]
     wait_until(lambda: service.client.get(erasure).json()["state"] == "final")
+
+
+def test_of_two_requests_that_make_a_collection_one_makes_it(resources: Resources) -> None:
+    def make(dim: int, moment: float = 0.0) -> bool:
+        external = {"external": {"name": "t", "dim": dim, "metric": "l2"}}
+        with writing(resources.database) as session:
+            _, is_new = put_collection(session, resources, "c", CollectionIn.model_validate({"descriptor": external}))
+            time.sleep(moment)
+        return is_new
+
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(make, 8, 0.5)
+        time.sleep(0.2)
+        same, other = threads.submit(make, 8), threads.submit(make, 16)
+        assert (first.result(), same.result()) == (True, False)
+        with pytest.raises(Conflict, match="another descriptor"):
+            other.result()

@@ -7,6 +7,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,8 +31,11 @@ LARGE_BYTES = 20_000_000
 
 
 class Application:
-    """Answers `/` at once, `/large` with more than a socket takes, and when their bodies are complete `/echo` with the
-    length of the body, and `/headers` with the names of the headers."""
+    """Answers `/` at once, `/large` with more than a socket takes, and `/whole` with the same in one message.
+
+    When their bodies are complete it answers `/echo` with the length of the body, and `/headers` with the names of the
+    headers.
+    """
 
     def __init__(self) -> None:
         self.paths: list[str] = []
@@ -39,7 +43,7 @@ class Application:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.paths.append(scope["path"])
-        body = b"x" * LARGE_BYTES if scope["path"] == "/large" else b"ok"
+        body = b"x" * LARGE_BYTES if scope["path"] in ("/large", "/whole") else b"ok"
         if scope["path"] in ("/echo", "/headers"):
             message: Message = {"more_body": True}
             length = 0
@@ -52,8 +56,9 @@ class Application:
             body = b" ".join(name for name, _ in scope["headers"])
         headers = [(b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        for start in range(0, len(body), 65_536):
-            await send({"type": "http.response.body", "body": body[start : start + 65_536], "more_body": True})
+        step = LARGE_BYTES if scope["path"] == "/whole" else 65_536
+        for start in range(0, len(body), step):
+            await send({"type": "http.response.body", "body": body[start : start + step], "more_body": True})
         await send({"type": "http.response.body"})
 
 
@@ -76,7 +81,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
             time.sleep(0.01)
         port = listener.getsockname()[1]
         register = config.http.keywords["register"]  # type: ignore[union-attr]
-        yield SimpleNamespace(port=port, application=application, count=lambda: len(register.open))
+        yield SimpleNamespace(
+            port=port, application=application, count=lambda: len(register.open), unsent=lambda: register.unsent_bytes
+        )
         running.should_exit = True
         thread.join(10)
 
@@ -109,6 +116,19 @@ def test_complete_headers_beyond_a_limit_are_refused(server: SimpleNamespace, he
     assert (answer.status, code(answer), answer.is_closed) == (431, "HeadersTooLarge", True)
     assert {name.decode() for name, _ in SECURITY_HEADERS} <= set(answer.headers)
     assert server.application.paths == []
+
+
+@pytest.mark.parametrize("target", [b"/" + b"a" * 4_096, b"http://x/" + b":" * 60_000])
+def test_a_path_beyond_the_limit_is_refused(server: SimpleNamespace, target: bytes) -> None:
+    answer = exchange(server.port, b"POST " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert (answer.status, code(answer), answer.is_closed) == (431, "HeadersTooLarge", True)
+    assert server.application.paths == []
+
+
+def test_the_limit_of_the_path_is_not_of_the_query(server: SimpleNamespace) -> None:
+    target = b"/" + b"a" * 4_095 + b"?" + b"q" * 50_000
+    answer = exchange(server.port, b"GET " + target + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    assert (answer.status, len(server.application.paths[0])) == (200, 4_096)
 
 
 def test_trailers_are_no_headers(server: SimpleNamespace) -> None:
@@ -209,6 +229,28 @@ def test_a_client_that_reads_slowly_gets_its_whole_answer(server: SimpleNamespac
             received += b"".join(connection.recv(65_536) for _ in range(30))
         answer = read_answer(connection, received)
     assert (len(answer.body), answer.is_closed) == (LARGE_BYTES, True)
+
+
+def test_the_answers_that_nobody_reads_are_limited_together(
+    server: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = 3 * LARGE_BYTES
+    monkeypatch.setattr(connections, "MAX_UNSENT_BYTES", limit)
+    monkeypatch.setattr(progress, "MAX_STALL_SECONDS", 60.0)
+    request = b"GET /whole HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    with ExitStack() as clients:
+        for count in range(1, 7):
+            clients.enter_context(connect(server.port)).sendall(request)
+            deadline = time.monotonic() + MAX_SECONDS
+            while len(server.application.paths) < count and time.monotonic() < deadline:
+                time.sleep(0.01)
+        time.sleep(0.3)
+        assert 0 < server.unsent() <= limit
+        assert server.count() < 6
+        assert len(exchange(server.port, request).body) == LARGE_BYTES, "who reads is answered"
+    while server.count() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert server.unsent() == 0
 
 
 def test_requests_may_be_sent_ahead_but_not_without_end(server: SimpleNamespace) -> None:

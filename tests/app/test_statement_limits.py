@@ -1,11 +1,13 @@
 """Statements that take too long are stopped, on SQLite and on PostgreSQL."""
 
+import threading
+
 import pytest
 from sqlalchemy import Engine, text
 
 from app.db.session import reading
 from app.db.statement_limits import StatementTooSlow, limit_statements
-from app.errors import Invalid
+from app.errors import Busy, Invalid
 from app.resources import Resources
 from app.search import enrolled_faces
 from app.search.filters import Filter
@@ -45,5 +47,20 @@ def test_a_filter_that_takes_too_long_is_refused(resources: Resources, monkeypat
     monkeypatch.setattr(enrolled_faces, "MAX_FILTER_SECONDS", 10.0)
     with reading(resources.database) as session:
         found = enrolled_faces.filter_faces(session, "c", slow)
+    assert found is not None
+    assert len(found) == 3
+
+
+def test_filters_take_turns(resources: Resources, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They use a core each for seconds; all together took the service's."""
+    enrol(resources, "c", range(3), shots=1)
+    turns = threading.BoundedSemaphore(1)
+    monkeypatch.setattr(enrolled_faces, "FILTER_TURNS", turns)
+    monkeypatch.setattr(enrolled_faces, "MAX_TURN_WAIT_SECONDS", 0.05)
+    wanted = Filter.model_validate({"role": "gallery"})
+    with reading(resources.database) as session:
+        with turns, pytest.raises(Busy, match="filters"):
+            enrolled_faces.filter_faces(session, "c", wanted)
+        found = enrolled_faces.filter_faces(session, "c", wanted)
     assert found is not None
     assert len(found) == 3

@@ -8,6 +8,8 @@ from typing import Protocol
 
 SWEEP_SECONDS = 1.0
 MAX_CACHED_ADDRESSES = 4096
+MAX_UNSENT_BYTES = 128 * 2**20
+"""Of the answers that clients have not read yet: six photos of the largest size, and thousands of ordinary answers."""
 REFUSED_SHARE = 4
 """One refused connection for so many accepted ones may stay open until its client has read why."""
 IPV6_SITE_BITS = 64
@@ -16,8 +18,15 @@ IPV6_SITE_BITS = 64
 class Connection(Protocol):
     """A connection as the register sees it."""
 
+    @property
+    def stalled_since(self) -> float:
+        """When the client last read some of its answer, by the event loop's clock."""
+
     def check_progress(self, now: float) -> None:
         """Close the connection if its client is too slow. now: as the event loop's clock has it"""
+
+    def abort(self) -> None:
+        """Close the connection at once."""
 
 
 class ConnectionRegister:
@@ -31,6 +40,8 @@ class ConnectionRegister:
         self.max_connections, self.max_per_address = max_connections, max_per_address
         self.open: dict[Connection, str] = {}
         self.counts: Counter[str] = Counter()
+        self.unsent: dict[Connection, int] = {}
+        self.unsent_bytes = 0
         self._sweep_timer: asyncio.TimerHandle | None = None
 
     def add(self, connection: Connection, host: str) -> str:
@@ -53,11 +64,28 @@ class ConnectionRegister:
 
     def remove(self, connection: Connection) -> None:
         """Remove a connection. One that is not there is ignored."""
+        self._note_unsent(connection, 0)
         address = self.open.pop(connection, None)
         if address is not None:
             self.counts[address] -= 1
             if not self.counts[address]:
                 del self.counts[address]
+
+    def count_unsent(self, connection: Connection, count: int) -> None:
+        """Note how many bytes of an answer wait for its client.
+
+        While all of them are too many, the connection is closed whose client has read nothing for the longest time.
+        """
+        self._note_unsent(connection, count)
+        while self.unsent_bytes > MAX_UNSENT_BYTES and len(self.unsent) > 1:
+            slowest = min(self.unsent, key=lambda waiting: (waiting.stalled_since, -self.unsent[waiting]))
+            self._note_unsent(slowest, 0)
+            slowest.abort()
+
+    def _note_unsent(self, connection: Connection, count: int) -> None:
+        self.unsent_bytes += count - self.unsent.pop(connection, 0)
+        if count:
+            self.unsent[connection] = count
 
     def _schedule_sweep(self) -> None:
         self._sweep_timer = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)

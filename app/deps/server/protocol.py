@@ -18,6 +18,8 @@ from app.errors import AppError, Busy, HeadersTooLarge, Invalid, RequestTimeout
 
 MAX_HEADER_BYTES = 65_536
 """Of the request line and the headers of one request together; the trailers of a chunked body count too."""
+MAX_PATH_BYTES = 4_096
+"""Of the path, without the query: three times what the longest names need. Each route and layer reads the path."""
 MAX_HEADERS = 100
 MAX_HEADER_SECONDS = 10.0
 MAX_PIPELINED_REQUESTS = 32
@@ -104,6 +106,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def on_url(self, url: bytes) -> None:
         self._count_header_bytes(len(url))
         super().on_url(url)
+        if len(self.url.partition(b"?")[0]) > MAX_PATH_BYTES:
+            self._stop_parsing(HeadersTooLarge(f"the path may have {MAX_PATH_BYTES:,} bytes"))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._count_header_bytes(len(name) + len(value) + len(b": \r\n"))
@@ -141,9 +145,23 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._enter(Phase.REQUEST)
         super().on_response_complete()
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.register.count_unsent(self, self.transport.get_write_buffer_size())
+
     def resume_writing(self) -> None:
         self.answer_stall.restart(-self.transport.get_write_buffer_size(), self.loop.time())
+        self.register.count_unsent(self, 0)
         super().resume_writing()
+
+    @property
+    def stalled_since(self) -> float:
+        """When the client last began to read, or moved a part of, what is still unsent."""
+        return self.answer_stall.began_at
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self.transport.abort()
 
     def send_400_response(self, msg: str) -> None:
         """Refuse a request that cannot be parsed or exceeds a limit. uvicorn calls this."""
@@ -152,6 +170,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def check_progress(self, now: float) -> None:
         """Close the connection if its client sends or reads too slowly, or sends no request."""
         unsent_bytes = self.transport.get_write_buffer_size()
+        if self.flow.write_paused:
+            self.register.count_unsent(self, unsent_bytes)
         if not unsent_bytes:
             self.answer_stall.restart(0, now)
         elif self.answer_stall.is_over(-unsent_bytes, now):
