@@ -26,7 +26,7 @@ from app.resources import Resources, open_resources
 from app.storage.model_cache import ensure_lbp_model
 from app.threads import get_threads, set_threads
 from tests.databases import address, administer, execute, migrate, migrated_database
-from tests.service import Service, run_service
+from tests.service import Service, link_notifiers, run_service
 
 WORKER_BYTES = 2 * 2**30
 MIN_FREE_BYTES = 2 * 2**30
@@ -46,6 +46,7 @@ def find_memory_folder() -> str | None:
 
 if memory_folder := find_memory_folder():
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", memory_folder)  # the folders `tmp_path`
+os.environ.setdefault("SSL_CERT_DIR", os.devnull)  # tests speak HTTP; to read the certificates takes each client 10 ms
 gc.disable()  # until the tests are collected: what modules define stays
 
 THREADS = int(os.environ.get("TEST_THREADS", "1"))
@@ -218,7 +219,7 @@ def lasting_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Resourc
 def _open_lasting(home: Path, **addresses: str) -> Iterator[Resources]:
     settings = _make_settings(home, **addresses)
     migrate(settings)
-    with open_resources(settings) as opened:
+    with link_notifiers(settings), open_resources(settings) as opened:
         with writing(opened.database) as session:
             ensure_lbp_model(session, opened.models)
         yield opened

@@ -100,7 +100,7 @@ class Service:
 @contextmanager
 def run_service(settings: Settings) -> Iterator[Service]:
     """Run the API and one worker for each queue as threads of this process. Each is notified by the other."""
-    settings = settings.model_copy(update={"poll_seconds": max(settings.poll_seconds, POLL_SECONDS)})
+    settings = poll_slowly(settings)
     settings.home.mkdir(parents=True, exist_ok=True)
     migrate(settings)
     with link_notifiers(settings), open_resources(settings) as resources, serve_api(settings) as url:
@@ -121,6 +121,10 @@ def run_service(settings: Settings) -> Iterator[Service]:
             thread.join(30)
 
 
+def poll_slowly(settings: Settings) -> Settings:
+    return settings.model_copy(update={"poll_seconds": max(settings.poll_seconds, POLL_SECONDS)})
+
+
 @contextmanager
 def link_notifiers(settings: Settings) -> Iterator[None]:
     """Notify what is opened meanwhile of jobs, changes and keys, unless Redis does."""
@@ -136,7 +140,7 @@ def serve_api(settings: Settings) -> Iterator[str]:
     """Run the API on a free port and yield its URL. Fails if an answer was not as the OpenAPI document says."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        checker = OpenApiChecker(create_app_with_built_routes(settings))
+        checker = OpenApiChecker(create_app_with_built_routes(poll_slowly(settings)))
         server = uvicorn.Server(configure_server(checker, settings))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()

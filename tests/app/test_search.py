@@ -475,7 +475,7 @@ def photo(person: int, shot: int) -> bytes:
 
 def encoded(picture: Image, kind: str = "PNG") -> bytes:
     buffer = io.BytesIO()
-    Pillow.fromarray(picture).save(buffer, kind)
+    Pillow.fromarray(picture).save(buffer, kind, compress_level=1)
     return buffer.getvalue()
 
 
