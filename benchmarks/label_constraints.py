@@ -26,7 +26,7 @@ from app.search.params import QuerySearchParams
 from app.search.service import search_by_vector
 from app.serving.deployments import ServedDeployment
 from app.serving.engine import Engine, open_engine
-from app.serving.label_constraints import ServedConstraints
+from app.serving.labels.constraints import ServedConstraints
 from app.threads import set_threads
 from ml.types import Rows
 from tests.rows import GalleryWriter, make_model, people

@@ -44,7 +44,7 @@ def change_deployment(
     if body.model_fields_set & {"label_weights", "label_quorum"}:
         collection = pointers.lock_collection(session, path.collection)
         collection.change += 1
-        collection.label_change = collection.change
+        collection.have_labels_reread()
     deployment = pointers.get_deployment(session, path.collection, path.task)
     for name in body.model_fields_set:
         setattr(deployment, name, getattr(body, name))

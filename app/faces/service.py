@@ -140,7 +140,7 @@ def change_face(session: Session, collection: str, face_id: str, patch: FacePatc
     face = get_face(session, collection, face_id)
     given = patch.model_fields_set
     gallery.change += 1
-    gallery.label_change = gallery.change
+    gallery.have_labels_reread()
     if "subject" in given:
         _name_face(session, gallery, face, patch.subject, needs_consent)
     for name in given & {"role", "external_image_id", "source"}:

@@ -4,8 +4,9 @@ A tie decides nothing, and neither does a majority of fewer labellers than the q
 A deployment states whether all votes weigh the same, or as much as the agreement of labellers shows.
 """
 
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,8 @@ from ml.labeller_reliability import Votes, estimate_reliability
 from ml.types import Ids, Rows
 
 LABELS_PER_QUERY = 10_000
+VotesByPair = dict[tuple[int, int], dict[str, bool]]
+"""`Votes` that more can be added to."""
 EQUAL, AGREEMENT = "equal", "agreement"
 """How much votes weigh: all the same, or by the agreement of their labeller with others."""
 
@@ -109,10 +112,32 @@ def decide_collection(session: Session, collection: str, task: str) -> LabelCons
     return decide_consensus(read_collection_votes(session, collection, task), read_rule(session, collection, task))
 
 
-def read_collection_votes(session: Session, collection: str, task: str, labeller: str | None = None) -> Votes:
+def read_collection_votes(session: Session, collection: str, task: str, labeller: str | None = None) -> VotesByPair:
     """Read the votes on the pairs of a collection's faces that count now. A labeller's last label of a pair counts.
 
     labeller: only the pairs that this labeller has judged too
+    """
+    standing = _select_votes(collection, task)
+    if labeller is not None:
+        own = aliased(Label)
+        judged = select(own.face_a, own.face_b).where(own.by == labeller, own.task == task, own.withdrawn_at.is_(None))
+        pairs = judged.distinct().subquery()
+        standing = standing.join(pairs, (pairs.c.face_a == Label.face_a) & (pairs.c.face_b == Label.face_b))
+    return _collect_votes(session.execute(standing))
+
+
+def read_votes_after(session: Session, collection: str, task: str, pk: int) -> tuple[VotesByPair, int]:
+    """Read the votes of a collection's labels that were added after the label with this pk.
+
+    Return them with the pk of the last one. Labels of a collection are committed in the order of their pks, since it is
+    locked before they are stored.
+    """
+    added = session.execute(_select_votes(collection, task).add_columns(Label.pk).where(Label.pk > pk)).all()
+    return _collect_votes(row[:4] for row in added), max((row.pk for row in added), default=pk)
+
+
+def _select_votes(collection: str, task: str) -> Select[int, int, str, bool]:
+    """Select the labels of a collection's faces that count now, in the order in which they were given.
 
     Each face is looked up by its key. PostgreSQL may join all labels with all faces of the collection while it has no
     statistics of new tables.
@@ -120,14 +145,9 @@ def read_collection_votes(session: Session, collection: str, task: str, labeller
     standing = select(Label.face_a, Label.face_b, Label.by, Label.same).where(
         Label.task == task, Label.withdrawn_at.is_(None)
     )
-    if labeller is not None:
-        own = aliased(Label)
-        judged = select(own.face_a, own.face_b).where(own.by == labeller, own.task == task, own.withdrawn_at.is_(None))
-        pairs = judged.distinct().subquery()
-        standing = standing.join(pairs, (pairs.c.face_a == Label.face_a) & (pairs.c.face_b == Label.face_b))
     for pk in (Label.face_a, Label.face_b):
         standing = standing.where(select(Face.collection_id).where(Face.pk == pk).scalar_subquery() == collection)
-    return _collect_votes(session.execute(standing.order_by(Label.pk)))
+    return standing.order_by(Label.pk)
 
 
 def decide_consensus(votes: Votes, rule: ConsensusRule = ConsensusRule()) -> LabelConsensus:
@@ -135,19 +155,28 @@ def decide_consensus(votes: Votes, rule: ConsensusRule = ConsensusRule()) -> Lab
     weight_of = rule.weigh(votes)
     pairs, same, weights = [], [], []
     for pair in sorted(votes):
-        signed = [weight_of.get(by, 1.0) * (1 if is_same else -1) for by, is_same in votes[pair].items()]
-        vote = sum(signed) / len(signed)
-        backing = sum(1 for weight in signed if weight * vote > 0)
-        if vote and backing >= rule.quorum:
+        decision = decide_pair(votes[pair], weight_of, rule.quorum)
+        if decision is not None:
             pairs.append(pair)
-            same.append(vote > 0)
-            weights.append(min(1.0, abs(vote)))
+            same.append(decision[0])
+            weights.append(decision[1])
     return LabelConsensus(
         np.array(pairs, np.int64).reshape(-1, 2),
         np.array(same, np.bool_),
         np.array(weights, np.float32),
         len(votes) - len(pairs),
     )
+
+
+def decide_pair(votes: Mapping[str, bool], weight_of: Mapping[str, float], quorum: int) -> tuple[bool, float] | None:
+    """Decide one pair: whether it is the same, with the weight in 0..1 of `LabelConsensus`; None if that is open.
+
+    votes: labeller -> vote; weight_of: see `ConsensusRule.weigh`
+    """
+    signed = [weight_of.get(by, 1.0) * (1 if is_same else -1) for by, is_same in votes.items()]
+    vote = sum(signed) / len(signed)
+    backing = sum(1 for weight in signed if weight * vote > 0)
+    return (vote > 0, min(1.0, abs(vote))) if vote and backing >= quorum else None
 
 
 def list_agreeing_labellers(
@@ -169,9 +198,9 @@ def _read_votes(session: Session, label_pks: Collection[int]) -> Votes:
     return _collect_votes(_iterate_labels(session, sorted(label_pks)))
 
 
-def _collect_votes(labels: Iterable[tuple[int, int, str, bool]]) -> Votes:
-    """labels: in the order in which they were given"""
-    votes: dict[tuple[int, int], dict[str, bool]] = {}
+def _collect_votes(labels: Iterable[Sequence[Any]]) -> VotesByPair:
+    """labels: (face_a, face_b, by, same), in the order in which they were given"""
+    votes: VotesByPair = {}
     for face_a, face_b, by, same in labels:
         votes.setdefault((face_a, face_b), {})[by] = same
     return votes

@@ -61,7 +61,7 @@ def name_faces(
     The caller raises the collection's change before.
     """
     faces = update(Face).where(Face.collection_id == collection.id, *conditions)
-    collection.label_change = collection.change
+    collection.have_labels_reread()
     named = faces.values(subject_pk=subject.pk if subject else None, change=collection.change)
     return len(session.scalars(named.returning(Face.pk)).all())
 
@@ -95,7 +95,7 @@ def _erase(
     if not pks and subject is None:
         return Receipt(0, 0, 0, 0, "", ())
     collection.change += 1
-    collection.label_change = collection.change
+    collection.have_labels_reread()
     erasure, job = record_erasure(session, collection, target, chosen, subject)
     if pks:
         removals = [{"collection_id": collection.id, "face_pk": pk, "change": collection.change} for pk in pks]

@@ -35,7 +35,7 @@ def add_labels(
     """
     face_ids = sorted({f for _, label in labels for f in (label.face_a, label.face_b)})
     collections = {face.collection for face in _read_faces(session, face_ids).values()}
-    change_collections(session, collections)
+    change_collections(session, collections, is_addition=True)
     faces = _read_faces(session, face_ids)
     tasks = dict(session.execute(select(Task.name, Task.enabled)).all())
     refused, rows = Refusals(), []
@@ -63,8 +63,10 @@ def _read_faces(session: Session, face_ids: Sequence[str]) -> dict[str, Labelled
     return by_id
 
 
-def change_collections(session: Session, collections: Iterable[str]) -> None:
+def change_collections(session: Session, collections: Iterable[str], *, is_addition: bool) -> None:
     """Count a change of each collection, so that every process serves the new labels.
+
+    is_addition: whether labels are only added; otherwise all are read anew
 
     The collections are locked until the transaction ends, in the order of their ids: none of their faces is removed
     before its label is stored.
@@ -72,8 +74,9 @@ def change_collections(session: Session, collections: Iterable[str]) -> None:
     collections = sorted(collections)
     note_audited(session, collections)
     raised = Collection.change + 1
+    values = {"change": raised, "label_change": raised} | ({} if is_addition else {"label_reread_change": raised})
     for collection in collections:
-        changed = update(Collection).where(Collection.id == collection).values(change=raised, label_change=raised)
+        changed = update(Collection).where(Collection.id == collection).values(values)
         for created_at, change in session.execute(changed.returning(Collection.created_at, Collection.change)):
             note_raised(session, collection, created_at, change)
 

@@ -19,7 +19,7 @@ def withdraw_labels(session: Session, by: str) -> WithdrawnOut:
     own = (Label.by == by, Label.withdrawn_at.is_(None))
     ends = union(*(select(face).where(*own) for face in (Label.face_a, Label.face_b))).subquery()
     chosen = select(Face.collection_id).join(ends, ends.c[0] == Face.pk).distinct()
-    service.change_collections(session, session.scalars(chosen).all())
+    service.change_collections(session, session.scalars(chosen).all(), is_addition=False)
     before, after = Decisions(), Decisions()
     for collection, task in _list_deployments(session, own):
         _decide_with_and_without(session, collection, task, by, before, after)

@@ -9,7 +9,7 @@ from app.deps.shared_schemas import SubjectRef
 from app.search.enrolled_faces import read_indexed_rows
 from app.search.schemas import Correction, Effect
 from app.serving.deployments import ServedModel
-from app.serving.label_constraints import ServedConstraints
+from app.serving.labels.constraints import ServedConstraints
 from ml.identification.label_constraints import LabelledPair
 from ml.indexes.base import Neighbours
 from ml.types import Rows

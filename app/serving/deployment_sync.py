@@ -21,7 +21,8 @@ from app.serving.faces.face_table_loader import CollectionKey, FaceTables
 from app.serving.index_builder import IndexKey
 from app.serving.index_loader import IndexLoader
 from app.serving.index_snapshots import SnapshotStore
-from app.serving.label_constraints import ServedConstraints, read_constraints
+from app.serving.labels.constraints import ServedConstraints
+from app.serving.labels.reader import LabelReader
 from app.serving.loaded_index import LoadedIndex
 from app.serving.scores import Scores
 from app.threads import use_all_cores
@@ -45,6 +46,7 @@ class DeploymentRow:
     collection_created_at: float
     change: int
     label_change: int
+    label_reread_change: int
     version: int
     updated_at: float
     champion: str
@@ -86,6 +88,7 @@ class DeploymentSync:
         self.tasks = BackgroundTasks(lambda: resources.notifier.notify("changes"))
         self.face_tables = FaceTables(resources)
         self.compensation = RenewalSchedule(resources, self.tasks, IDLE_SECONDS)
+        self._label_readers: dict[DeploymentKey, LabelReader] = {}
         self._load_retry_at: dict[IndexKey, float] = {}  # after a failed load, by the monotonic clock
         self._constraints_due_at: dict[DeploymentKey, float] = {}  # when labels may be read again, monotonic
         self._calibrated_at_count: dict[IndexKey, int] = {}  # face count when a calibration was last started
@@ -121,6 +124,7 @@ class DeploymentSync:
         self.face_tables.drop_all_but({CollectionKey(collection, created_at) for collection, _, created_at in known})
         for served in self.registry.all():
             if (served.collection, served.task, served.collection_created_at) not in known:
+                self._label_readers.pop((served.collection, served.task), None)
                 self.registry.drop((served.collection, served.task))
                 for index in served.indexes.values():
                     self.snapshots.delete(index.key)
@@ -214,8 +218,10 @@ class DeploymentSync:
         if time.monotonic() < self._constraints_due_at.get(row.key, 0.0):
             return constraints
         started = time.monotonic()
+        reader = self._label_readers.setdefault(row.key, LabelReader(*row.key))
+        read = reader.read_all if row.label_reread_change > constraints.change else reader.read_new
         with snapshot(self.resources.database) as session:
-            constraints = read_constraints(session, *row.key, row.change)
+            constraints = read(session, row.change)
         self._constraints_due_at[row.key] = 2 * time.monotonic() - started
         return constraints
 

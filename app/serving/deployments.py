@@ -9,7 +9,7 @@ import numpy as np
 
 from app.serving.batching import Slots
 from app.serving.faces.face_table import FaceTable
-from app.serving.label_constraints import ServedConstraints
+from app.serving.labels.constraints import ServedConstraints
 from app.serving.limits.photo_failures import report_photo_failure
 from app.serving.loaded_index import LoadedIndex
 from app.serving.scores import Scores

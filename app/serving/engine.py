@@ -15,7 +15,7 @@ from app.resources import Resources
 from app.serving.batching import Slots
 from app.serving.deployments import RecentlyRequested, Registry, ServedDeployment, ServedModel
 from app.serving.follower import IndexFollower
-from app.serving.label_constraints import leave_out, leave_out_refused
+from app.serving.labels.constraints import leave_out, leave_out_refused
 from app.serving.limits.photo_admission import LARGE_PHOTO_PIXELS, PhotoAdmission
 from app.serving.limits.photo_failures import report_photo_failure
 from app.serving.shadow.comparison_queue import ComparisonQueue

@@ -35,6 +35,7 @@ DEPLOYMENTS_QUERY = select(
     Collection.created_at,
     Collection.change,
     Collection.label_change,
+    Collection.label_reread_change,
     Deployment.version,
     Deployment.updated_at,
     Deployment.champion,

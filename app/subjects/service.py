@@ -41,7 +41,7 @@ def _apply_changes(session: Session, locked: Collection, subject: Subject, body:
         subject.retain_until = body.retain_until.timestamp() if body.retain_until else None
     if before != (subject.external_id, find_end_of_use(subject.consent, subject.retain_until)):
         locked.change += 1  # so that every follower reads the name anew, and what the labels of the faces mean
-        locked.label_change = locked.change
+        locked.have_labels_reread()
         _change_faces(session, locked, subject)
     session.flush()
     return describe_subjects(session, [subject])[0]
@@ -82,7 +82,7 @@ def merge_subjects(session: Session, collection: str, subject_id: str, into: str
     check_enrolment(kept, needs_consent)
     check_release(merged)
     locked.change += 1
-    locked.label_change = locked.change
+    locked.have_labels_reread()
     faces = update(Face).where(Face.subject_pk == merged.pk)
     session.execute(faces.values(subject_pk=kept.pk, change=locked.change))
     kept.attributes = merged.attributes | kept.attributes

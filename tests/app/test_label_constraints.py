@@ -15,7 +15,8 @@ from app.access import keys
 from app.db.session import reading, writing
 from app.db.tables import Collection, Deployment, Embedding, Face, Subject
 from app.resources import Resources
-from app.serving.label_constraints import ServedConstraints, leave_out_refused, read_constraints
+from app.serving.labels.constraints import ServedConstraints, leave_out_refused
+from app.serving.labels.reader import read_constraints
 from ml.types import Rows
 from tests.rows import GalleryWriter, make_model
 from tests.service import serve_api
@@ -201,7 +202,7 @@ def test_labels_of_somebody_have_no_effect_from_the_end_of_retention_on(
         served = read_constraints(session, staff.name, "identity", row.change)
         assert leave_out_refused(session, staff.name, served) is served
         assert len(served.constraints.joined) == 2
-        monkeypatch.setattr("app.serving.label_constraints.now", lambda: ends)
+        monkeypatch.setattr("app.serving.labels.constraints.now", lambda: ends)
         ended = leave_out_refused(session, staff.name, served)
         nameless = {pk: face for pk, face in served.faces.items() if face.subject is None}
         assert (len(ended.constraints.joined), ended.subjects, ended.faces) == (0, {}, nameless)

@@ -6,7 +6,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from ml.identification.label_constraints import LabelConstraints, LabelledPair
+from ml.identification.label_constraints import ConstraintBuilder, LabelConstraints, LabelledPair
 
 ANN, BEN = 2 * 100, 2 * 101
 """The owners of two people with names; a face without a name owns 2 * face + 1."""
@@ -101,3 +101,28 @@ def test_random_labels_never_join_separated_people() -> None:
             elif owner[a] != owner[b]:
                 assert people[0] != people[1]
                 assert b in {out.face for out in constraints.ruled_out[people[0]]}
+
+
+def test_labels_that_are_added_in_parts_mean_what_they_mean_at_once() -> None:
+    """Also what was built before an addition stays as it was. Some additions ask to begin anew: not most of them."""
+    draw = np.random.default_rng(1)
+    begun_anew = 0
+    for trial in range(300):
+        share_same, faces = draw.choice([0.2, 0.5, 0.8]), int(draw.integers(6, 24))
+        pairs = {tuple(sorted(pair)) for pair in draw.integers(0, faces, (20, 2)).tolist() if pair[0] != pair[1]}
+        labels = [LabelledPair(a, b, bool(draw.random() < share_same), draw.choice([0.5, 1.0])) for a, b in pairs]
+        owner_of = {face: [ANN, BEN, 2 * face + 1, 2 * face + 1][face % 4] for face in range(faces)}
+        owners: dict[int, int] = {}
+        builder, added, built = ConstraintBuilder(owners), 0, []
+        while added < len(labels):
+            part = labels[added : added + int(draw.integers(1, 4))]
+            added += len(part)
+            owners |= {face: owner_of[face] for label in part for face in label[:2]}
+            if not builder.add(part):
+                begun_anew += 1
+                builder = ConstraintBuilder(owners)
+                assert builder.add(labels[:added])
+            built.append((builder.build(), LabelConstraints.from_labels(labels[:added], owner_of)))
+        for now, at_once in built:
+            assert vars(now) == vars(at_once), (trial, labels)
+    assert 100 < begun_anew < 900

@@ -14,6 +14,7 @@ class Collection(Base):
 
     change: the number of its last change; it is raised, and copied to the changed rows, while this row is locked
     label_change: the last change of labels, or of the person that a face shows
+    label_reread_change: the last of these changes but for added labels: all labels have to be read anew after it
     external_model: the built-in model whose embeddings are the imported vectors; None: faces come from photos. See
         docs/decisions/0037-imported-vectors.md
     """
@@ -23,8 +24,13 @@ class Collection(Base):
     description: Mapped[str] = mapped_column(default="")
     change: Mapped[int] = mapped_column(BigInteger, default=0)
     label_change: Mapped[int] = mapped_column(BigInteger, default=0)
+    label_reread_change: Mapped[int] = mapped_column(BigInteger, default=0)
     external_model: Mapped[str | None] = mapped_column(String(64))
     created_at: Mapped[float] = mapped_column(default=now)
+
+    def have_labels_reread(self) -> None:
+        """Note that the collection's last change may change what any label means. The collection is locked."""
+        self.label_change = self.label_reread_change = self.change
 
 
 class Subject(Base):

@@ -1,21 +1,17 @@
-"""Read the settled labels of a collection as constraints on its searches."""
+"""What the settled labels of a collection mean for its searches."""
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sqlalchemy import not_, select
 from sqlalchemy.orm import Session
 
-from app.db.id_lists import select_ids
-from app.db.tables import BUILT_IN_TASK, Collection, Face, Subject, now
-from app.galleries import label_consensus
-from app.galleries.retention import find_end_of_use, may_be_used
-from ml.identification.label_constraints import LabelConstraints, LabelledPair
-
-FACES_PER_QUERY = 10_000
+from app.db.tables import BUILT_IN_TASK, Collection, Subject, now
+from app.galleries.retention import may_be_used
+from ml.identification.label_constraints import ConstraintBuilder, LabelConstraints, LabelledPair
 
 
 class ConstrainedFace(NamedTuple):
@@ -100,23 +96,6 @@ class ServedConstraints:
         return self.subjects.get(person // 2) if person % 2 == 0 else None
 
 
-def read_constraints(session: Session, collection: str, task: str, change: int) -> ServedConstraints:
-    """Read the constraints that the settled labels put on searches for a task in a collection.
-
-    Labels of identity join people and rule people out; those of another task only keep pairs from matching each other.
-    A label of a face in another collection has no effect here. change: the collection's last change
-    """
-    consensus = label_consensus.decide_collection(session, collection, task)
-    if not len(consensus):
-        return ServedConstraints(change)
-    columns = (consensus.pairs.tolist(), consensus.same.tolist(), consensus.weights.tolist())
-    labels = [LabelledPair(a, b, same, weight) for (a, b), same, weight in zip(*columns, strict=True)]
-    faces = _read_faces(session, sorted({pk for label in labels for pk in label[:2]}))
-    ends = {face.subject_pk: face.end_of_use for face in faces.values() if face.subject_pk is not None}
-    settled = SettledLabels(task, labels, faces, {pk: end for pk, end in ends.items() if end < math.inf})
-    return _derive_constraints(settled, change, settled.list_ended(now()))
-
-
 def leave_out_refused(session: Session, collection: str, constraints: ServedConstraints) -> ServedConstraints:
     """Return the constraints without the labels of people whose faces may not be used now.
 
@@ -140,47 +119,89 @@ def leave_out(constraints: ServedConstraints, subjects: frozenset[int]) -> Serve
         return constraints
     known = constraints.derived.get(subjects)
     if known is None or known.change != constraints.change:
-        known = _derive_constraints(constraints.settled, constraints.change, subjects)
+        known = derive_constraints(constraints.settled, constraints.change, subjects)
         constraints.derived.clear()
         constraints.derived[subjects] = known
     return known
 
 
-def _derive_constraints(settled: SettledLabels, change: int, left_out: Set[int]) -> ServedConstraints:
+class ConstraintDerivation:
+    """Derive the constraints of the labels whose faces may be used, from labels that are added step by step.
+
+    Labels of identity join people and rule people out; those of another task only keep pairs from matching each other.
+
+    left_out: pks of the subjects whose faces may not be used
+    """
+
+    def __init__(self, task: str, left_out: frozenset[int]) -> None:
+        self.task, self.left_out = task, left_out
+        self._owners: dict[int, int] = {}
+        self._builder = ConstraintBuilder(self._owners)
+        self._separations: list[LabelledPair] = []
+        self._faces: dict[int, ConstrainedFace] = {}
+        self._faces_of: defaultdict[int, list[int]] = defaultdict(list)
+        self._subjects: dict[int, tuple[str, str | None]] = {}
+        self._labels: dict[int, tuple[LabelledPair, ...]] = {}
+        self._members: dict[int, tuple[int, ...]] = {}
+        self._joined_faces: dict[int, tuple[int, ...]] = {}
+
+    def add(self, labels: Iterable[LabelledPair], faces: Iterable[ConstrainedFace]) -> bool:
+        """Add labels of pairs that have none yet, with the faces that had no label before.
+
+        Return False if all have to be added at once to a new one: see `ConstraintBuilder.add`.
+        """
+        for face in faces:
+            if face.subject_pk not in self.left_out:
+                self._add_face(face)
+        labels = [label for label in labels if label.face_a in self._faces and label.face_b in self._faces]
+        for label in labels:
+            for pk in label[:2]:
+                self._labels[pk] = (*self._labels.get(pk, ()), label)
+        if self.task != BUILT_IN_TASK:
+            self._separations += labels
+            return True
+        owners = {self._owners[pk] for label in labels for pk in label[:2]}
+        for owner in owners:
+            person = self._builder.person(owner)
+            self._members.pop(person, None)
+            self._joined_faces.pop(person, None)
+        is_added = self._builder.add(labels)
+        for owner in owners:
+            self._note_members(owner)
+        return is_added
+
+    def _add_face(self, face: ConstrainedFace) -> None:
+        self._faces[face.pk], self._owners[face.pk] = face, face.owner
+        self._faces_of[face.owner].append(face.pk)
+        if face.subject_pk and face.subject:
+            self._subjects[face.subject_pk] = face.subject
+
+    def _note_members(self, owner: int) -> None:
+        members = tuple(self._builder.members(owner))
+        if len(members) > 1:
+            person = self._builder.person(owner)
+            self._members[person] = members
+            self._joined_faces[person] = tuple(pk for member in members for pk in self._faces_of[member])
+
+    def derive(self, settled: SettledLabels, change: int) -> ServedConstraints:
+        """Return the constraints of all labels so far. Later additions do not change them."""
+        is_identity = self.task == BUILT_IN_TASK
+        constraints = self._builder.build() if is_identity else LabelConstraints.from_separations(self._separations)
+        return ServedConstraints(
+            change,
+            constraints,
+            dict(self._faces),
+            dict(self._subjects),
+            dict(self._joined_faces),
+            dict(self._members),
+            dict(self._labels),
+            settled,
+            self.left_out,
+        )
+
+
+def derive_constraints(settled: SettledLabels, change: int, left_out: frozenset[int]) -> ServedConstraints:
     """Derive the constraints of the labels whose faces may be used. left_out: subject pks of the others"""
-    faces = {pk: face for pk, face in settled.faces.items() if face.subject_pk not in left_out}
-    labels = [label for label in settled.labels if label.face_a in faces and label.face_b in faces]
-    if settled.task == BUILT_IN_TASK:
-        constraints = LabelConstraints.from_labels(labels, {pk: face.owner for pk, face in faces.items()})
-    else:
-        constraints = LabelConstraints.from_separations(labels)
-    joined_faces: defaultdict[int, list[int]] = defaultdict(list)
-    for face in faces.values():
-        if face.owner in constraints.joined_by:
-            joined_faces[constraints.person(face.owner)].append(face.pk)
-    members: defaultdict[int, list[int]] = defaultdict(list)
-    for owner, person in constraints.joined.items():
-        members[person].append(owner)
-    subjects = {face.subject_pk: face.subject for face in faces.values() if face.subject_pk and face.subject}
-    labels_of: defaultdict[int, list[LabelledPair]] = defaultdict(list)
-    for label in labels:
-        labels_of[label.face_a].append(label)
-        labels_of[label.face_b].append(label)
-    return ServedConstraints(
-        change, constraints, faces, subjects, joined_faces, members, dict(labels_of), settled, frozenset(left_out)
-    )
-
-
-def _read_faces(session: Session, pks: Sequence[int]) -> dict[int, ConstrainedFace]:
-    faces: dict[int, ConstrainedFace] = {}
-    of_subject = (Subject.id, Subject.external_id, Subject.consent, Subject.retain_until)
-    chosen = select(Face.pk, Face.face_id, Face.role, Face.subject_pk, *of_subject).outerjoin(
-        Subject, Subject.pk == Face.subject_pk
-    )
-    for start in range(0, len(pks), FACES_PER_QUERY):
-        part = select_ids(session, pks[start : start + FACES_PER_QUERY])
-        for row in session.execute(chosen.where(Face.pk.in_(part))):
-            subject = None if row.subject_pk is None else (row.id, row.external_id)
-            end = find_end_of_use(row.consent, row.retain_until)
-            faces[row.pk] = ConstrainedFace(row.pk, row.face_id, row.role, row.subject_pk, subject, end)
-    return faces
+    derivation = ConstraintDerivation(settled.task, left_out)
+    derivation.add(settled.labels, settled.faces.values())
+    return derivation.derive(settled, change)

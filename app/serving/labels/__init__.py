@@ -1,0 +1,1 @@
+"""The settled labels of a collection as constraints on its searches."""
