@@ -113,11 +113,16 @@ class IndexFollower:
             self._not_before[row.key] = time.monotonic() + RETRY_SECONDS
             log.error("follower.deployment_failed collection=%s task=%s", *row.key, exc_info=error)
 
+    def _pause(self) -> float:
+        """Return after how many seconds the next step is due though nobody tells of a change."""
+        poll, due_in = self.resources.settings.poll_seconds, self.reporter.due_in
+        return poll if due_in is None else min(poll, due_in)
+
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
                 self.step()
-                self.resources.notifier.wait("changes", self.resources.settings.poll_seconds)
+                self.resources.notifier.wait("changes", self._pause())
             except (OperationalError, Busy) as error:
                 log.warning("follower.database_away error=%s", error)
                 self._stopping.wait(RETRY_SECONDS)

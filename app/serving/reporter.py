@@ -14,6 +14,8 @@ from app.db.tables import Collection, Follower, now
 from app.serving.deployments import DeploymentKey, ServedDeployment
 
 HEARTBEAT_SECONDS = 3.0
+MIN_INTERVAL_SECONDS = 0.2
+"""While changes come all the time, they are written together, so that writers of the database are rarely held up."""
 ALIVE_SECONDS = 15.0
 """A follower without a heartbeat for longer than this does not count: its process has died."""
 
@@ -21,22 +23,29 @@ ReportedState = tuple[str, int, int]  # model id, change, number of vectors
 
 
 class Reporter:
-    """Writes the rows of `followers` when they change, and a heartbeat between changes."""
+    """Writes the rows of `followers` when they change, and a heartbeat between changes.
+
+    due_in: seconds until rows that wait may be written, None if none wait
+    """
 
     def __init__(self, database: Engine, process: str) -> None:
         self.database, self.process = database, process
+        self.due_in: float | None = None
         self._reported: dict[DeploymentKey, ReportedState] = {}
-        self._last_heartbeat_at = time.monotonic()
+        self._last_heartbeat_at = float("-inf")
 
     def report(self, all_served: Iterable[ServedDeployment]) -> None:
         """Write the rows that have changed, or a heartbeat if it is due. Raises Busy.
 
+        Rows are written MIN_INTERVAL_SECONDS after the last ones: until then, `due_in` says when to call again.
         If a collection is deleted meanwhile, nothing is written: the next call does it without the collection.
         """
         states = {(served.collection, served.task): _describe_state(served) for served in all_served}
         changed = {key: state for key, state in states.items() if self._reported.get(key) != state}
-        is_due = time.monotonic() - self._last_heartbeat_at > HEARTBEAT_SECONDS
-        if not changed and not is_due and states.keys() == self._reported.keys():
+        since_last = time.monotonic() - self._last_heartbeat_at
+        is_changed = bool(changed) or states.keys() != self._reported.keys()
+        self.due_in = MIN_INTERVAL_SECONDS - since_last if is_changed and since_last < MIN_INTERVAL_SECONDS else None
+        if self.due_in is not None or not (is_changed or since_last > HEARTBEAT_SECONDS):
             return
         with suppress(StaleDataError, IntegrityError):
             self._write(states, changed)

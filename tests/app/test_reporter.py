@@ -1,0 +1,42 @@
+"""Processes report what they serve at once, and while changes come all the time, a few times a second."""
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+from sqlalchemy import select
+
+from app.db.session import reading
+from app.db.tables import Follower
+from app.serving.reporter import MIN_INTERVAL_SECONDS, Reporter
+from tests.rows import GalleryWriter, make_model
+
+MODEL = make_model("m-reported")
+
+
+def serve(change: int) -> list[Any]:
+    state = SimpleNamespace(change=change, vectors=3)
+    champion = SimpleNamespace(key=SimpleNamespace(model_id=MODEL.id), state=state)
+    return [SimpleNamespace(collection="staff", task="identity", champion=champion)]
+
+
+def test_changes_that_follow_at_once_are_written_together(resources: Any) -> None:
+    GalleryWriter(resources).make(MODEL)
+    reporter = Reporter(resources.database, "process")
+
+    def report(change: int | None) -> tuple[list[int], bool]:
+        """Return the change in the table, and whether another one waits to be written."""
+        reporter.report([] if change is None else serve(change))
+        with reading(resources.database) as session:
+            reported = session.scalars(select(Follower.change).where(Follower.process == "process"))
+            return list(reported), 0 < (reporter.due_in or 0) <= MIN_INTERVAL_SECONDS
+
+    assert report(1) == ([1], False)
+    assert report(2) == ([1], True)
+    assert report(3) == ([1], True)
+    time.sleep(reporter.due_in or 0)
+    assert report(4) == ([4], False)
+    assert report(4) == ([4], False)
+    assert report(None) == ([4], True)
+    time.sleep(reporter.due_in or 0)
+    assert report(None) == ([], False)
