@@ -25,7 +25,8 @@ log = logging.getLogger("likeness.engine")
 
 MAX_LOAD_WAIT_SECONDS = 2.0
 MAX_CHANGE_WAIT_SECONDS = 2.0
-MAX_IMMEDIATE_SECONDS = 0.001
+MAX_IMMEDIATE_SECONDS = 0.003
+"""A search that takes longer in the index goes to a thread, which costs it 1 to 4 ms more."""
 """The processor time of a search in an index up to which the event loop may search it itself."""
 
 
@@ -100,7 +101,7 @@ class Engine:
     def find_immediate(self, collection: str, task: str, model: str | None, change: int | None) -> ServedModel:
         """Return a model to search with on the event loop. Raises DatabaseNeeded if that might take long, or wait.
 
-        Its searches need no slot: none of them takes longer than what surrounds it.
+        Its searches need no slot: each of them is short.
         """
         serving = self._serving((collection, task), model)
         if serving is None or model is not None or not _knows_refusals(serving) or serving.change < (change or 0):

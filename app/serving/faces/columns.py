@@ -192,7 +192,8 @@ class FaceColumns:
         if position == len(self.subjects.pks) or self.subjects.pks[position] != subject_pk:
             return np.empty(0, np.int32)
         order, sorted_subjects = self._by_subject
-        first, end = np.searchsorted(sorted_subjects, [position, position + 1])
+        # of the same type, so that NumPy does not copy the positions of a million faces to another one
+        first, end = sorted_subjects.searchsorted(np.array([position, position + 1], np.int32))
         return order[first:end]
 
 
