@@ -1,4 +1,4 @@
-"""Complete erasures, all that wait together: scrub the tables, compact the database, and sign the receipts."""
+"""Complete erasures, those that wait together: scrub the tables, compact the database, and sign the receipts."""
 
 import base64
 from collections.abc import Sequence
@@ -25,9 +25,12 @@ from workers.erasing.blockers import find_blocker
 from workers.erasing.kept_snapshots import erase_from_kept_snapshots
 from workers.erasing.unfinished_restores import remove_unfinished_restores
 
+MAX_ERASURES = 20
+"""How many are completed together; other jobs have their turns between."""
+
 
 def complete_erasures(context: JobContext) -> None:
-    """Bring every erasure whose files are removed as far as it gets. Safe to repeat. Raises Interrupted, Busy."""
+    """Bring the oldest erasures whose files are gone as far as they get. Safe to repeat. Raises Interrupted, Busy."""
     resources = context.resources
     scrub_queued_evaluations(resources.database)
     erased, ready = _choose(resources)
@@ -62,6 +65,8 @@ def _choose(resources: Resources) -> tuple[list[ErasedNames], set[str]]:
                 ready.add(erasure.id)
             if blocker.name is None or "counts" not in targets:
                 chosen.append(ErasedNames.of(erasure))
+            if len(chosen) == MAX_ERASURES:
+                break
     if unserved:
         _store_unserved(resources, unserved)
     return chosen, ready
@@ -77,15 +82,12 @@ def _store_unserved(resources: Resources, unserved: dict[str, float]) -> None:
 def _scrub(context: JobContext, erased: Sequence[ErasedNames]) -> dict[str, dict[str, int]]:
     """Return erasure id -> how many answers, items and reports were scrubbed."""
     database = context.resources.database
-    answers = scrub_answers(database, erased, context.check)
-    return {
-        one.erasure_id: {
-            "answers": answers[one.erasure_id],
-            "job_items": scrub_job_items(database, one, context.check),
-            "reports": scrub_reports(database, one),
-        }
-        for one in erased
+    counts = {
+        "answers": scrub_answers(database, erased, context.check),
+        "job_items": scrub_job_items(database, erased, context.check),
+        "reports": scrub_reports(database, erased),
     }
+    return {one.erasure_id: {name: of_all[one.erasure_id] for name, of_all in counts.items()} for one in erased}
 
 
 def _note_scrubbed(resources: Resources, counts: dict[str, dict[str, int]], ready: set[str]) -> None:
