@@ -108,12 +108,12 @@ def scrub_job_items(database: Engine, erased: Sequence[ErasedNames], check: Chec
     counts = {one.erasure_id: 0 for one in erased}
     for group in _group_by_collection(erased):
         for job, created_at in _list_jobs(database, group):
-            asked = [one for one in group if created_at <= one.requested_at]
+            earlier = [one for one in group if created_at <= one.requested_at]
             last = -1
             while rows := _read_items(database, job, last):
                 check()
                 last = rows[-1].number
-                owners = {row.number: _find_owner(row, asked) for row in rows}
+                owners = {row.number: _find_owner(row, earlier) for row in rows}
                 chosen = {number: owner for number, owner in owners.items() if owner is not None}
                 if chosen:
                     values = {"name": ERASED, "detail": {"reasons": [ERASED]}}
