@@ -4,6 +4,7 @@ import io
 import json
 import zipfile
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import httpx
@@ -29,6 +30,7 @@ class Traces:
     faces: list[str] = field(default_factory=list)
 
 
+@cache
 def photo(who: int, shot: int) -> bytes:
     return encode_png(draw(person(who), shot))
 

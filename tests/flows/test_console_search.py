@@ -31,16 +31,30 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         yield started
 
 
-@pytest.fixture(autouse=True)
-def staff(service: Service) -> Iterator[None]:
-    """A collection of drawn people with three photos each."""
+@pytest.fixture(scope="module")
+def members(service: Service) -> set[str]:
+    """The faces of a collection of drawn people with three photos each."""
     service.client.put(BASE).raise_for_status()
-    for who in GALLERY:
-        for shot in range(3):
-            last = enrol(service, images.encode_png(draw(person(who), shot)), f"p{who}")
-    wait_until_found(service, last)
+    shots = [(who, shot) for who in GALLERY for shot in range(3)]
+    return {enrol(service, images.encode_png(draw(person(who), shot)), f"p{who}") for who, shot in shots}
+
+
+@pytest.fixture(autouse=True)
+def staff(service: Service, members: set[str]) -> Iterator[None]:
+    """The collection with its members alone, as each test finds and leaves it."""
+    wait_until_found(service, members)
     yield
-    service.client.delete(BASE)
+    for face_id in list_faces(service) - members:
+        service.client.delete(f"{BASE}/faces/{face_id}").raise_for_status()
+    for subject in service.client.get(f"{BASE}/subjects").json()["subjects"]:
+        if not subject["face_count"]:
+            service.client.delete(f"{BASE}/subjects/{subject['id']}").raise_for_status()
+    assert labels(service) == []
+    assert list_faces(service) == members
+
+
+def list_faces(service: Service) -> set[str]:
+    return {face["face_id"] for face in service.client.get(f"{BASE}/faces").json()["faces"]}
 
 
 def enrol(service: Service, data: bytes, subject: str = "") -> str:
@@ -49,15 +63,17 @@ def enrol(service: Service, data: bytes, subject: str = "") -> str:
     return str(answer.json()["face_records"][0]["face_id"])
 
 
-def wait_until_found(service: Service, face_id: str) -> None:
-    """Wait until searches find the face, which the index reads from the table."""
-    [other] = service.client.get(f"{BASE}/faces", params={"limit": 1}).json()["faces"]
-    path = f"{BASE}/faces/{other['face_id']}/search"
+def wait_until_found(service: Service, face_ids: set[str]) -> None:
+    """Wait until searches find these faces and no others. The index reads them from the table."""
+    face_id = min(face_ids)
+    path = f"{BASE}/faces/{face_id}/search"
     until = time.monotonic() + 20
     while True:
         answer = service.client.post(path, params={"group_by": "face", "limit": 100})
-        if answer.status_code == 200 and face_id in {m["face_id"] for m in answer.json()["faces"][0]["matches"]}:
-            return
+        if answer.status_code == 200:
+            found = {match["face_id"] for match in answer.json()["faces"][0]["matches"]}
+            if found | {face_id} == face_ids:
+                return
         assert time.monotonic() < until, answer.text
         time.sleep(0.05)
 
@@ -111,10 +127,12 @@ def test_a_label_refers_to_the_chosen_face_of_the_photo(service: Service, page: 
     assert service.client.get(BASE).json()["face_count"] == 3 * len(GALLERY) + 1, "one face of the four"
 
 
-def test_a_label_of_an_enrolled_photo_refers_to_the_enrolled_face(service: Service, page: Page, tmp_path: Path) -> None:
+def test_a_label_of_an_enrolled_photo_refers_to_the_enrolled_face(
+    service: Service, members: set[str], page: Page, tmp_path: Path
+) -> None:
     data = images.encode_png(draw(person(21), 0))
     enrolled = enrol(service, data, "p21")
-    wait_until_found(service, enrolled)
+    wait_until_found(service, members | {enrolled})
     search(page, photo(tmp_path, "enrolled.png", data))
     match = page.wait(
         lambda: next(m for m in page.all("#matches > .match") if m.get_attribute("data-face") != enrolled)
@@ -126,10 +144,12 @@ def test_a_label_of_an_enrolled_photo_refers_to_the_enrolled_face(service: Servi
     assert service.client.get(BASE).json()["face_count"] == 3 * len(GALLERY) + 1
 
 
-def test_a_face_cannot_be_labelled_against_itself(service: Service, page: Page, tmp_path: Path) -> None:
+def test_a_face_cannot_be_labelled_against_itself(
+    service: Service, members: set[str], page: Page, tmp_path: Path
+) -> None:
     data = images.encode_png(draw(person(22), 0))
     enrolled = enrol(service, data, "p22")
-    wait_until_found(service, enrolled)
+    wait_until_found(service, members | {enrolled})
     search(page, photo(tmp_path, "itself.png", data))
     match = page.see(f".match[data-face='{enrolled}']")
     match.find_element(By.CSS_SELECTOR, "button.good").click()
@@ -159,9 +179,11 @@ def test_the_labelled_query_can_be_named_or_removed(service: Service, page: Page
     assert service.client.get(BASE).json()["face_count"] == 3 * len(GALLERY) + 1
 
 
-def test_unnamed_faces_are_listed_apart_from_people(service: Service, page: Page, tmp_path: Path) -> None:
+def test_unnamed_faces_are_listed_apart_from_people(
+    service: Service, members: set[str], page: Page, tmp_path: Path
+) -> None:
     data = images.encode_png(draw(person(13), 62))
-    wait_until_found(service, enrol(service, data))
+    wait_until_found(service, members | {enrol(service, data)})
     search(page, photo(tmp_path, "query.png", data))
     assert page.see("#nameless summary").text == "Faces without a name (1)"
     assert page.see("#nameless").get_attribute("open") is None
