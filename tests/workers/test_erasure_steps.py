@@ -519,6 +519,16 @@ def test_many_erasures_are_completed_in_parts_and_the_next_part_comes_soon(
     assert [read(resources, erasure.id).state for erasure in waiting] == ["final"] * 7
 
 
+def test_collections_have_their_turns_when_erasures_are_completed(
+    resources: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(completion, "MAX_ERASURES", 2)
+    many = [make_erasure(resources, targets=READY) for _ in range(4)]
+    other = make_erasure(resources, targets=READY, collection_id="guests")
+    complete_erasures(context(resources))
+    assert [read(resources, erasure.id).state for erasure in (*many, other)] == ["final", *["pending"] * 3, "final"]
+
+
 def test_the_items_of_a_job_are_read_once_for_all_that_is_erased(resources: Resources) -> None:
     """Each is counted where it belongs, and what was imported after an erasure is not about it."""
     other = "22222222-3333-4444-5555-666666666666"

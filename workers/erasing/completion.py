@@ -1,7 +1,8 @@
 """Complete erasures, those that wait together: scrub the tables, compact the database, and sign the receipts."""
 
 import base64
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sqlalchemy import func, select
@@ -30,7 +31,10 @@ MAX_ERASURES = 20
 
 
 def complete_erasures(context: JobContext) -> None:
-    """Bring the oldest erasures whose files are gone as far as they get. Safe to repeat. Raises Interrupted, Busy."""
+    """Bring some erasures whose files are gone as far as they get, the oldest of each collection first.
+
+    Safe to repeat. Raises Interrupted, Busy.
+    """
     resources = context.resources
     scrub_queued_evaluations(resources.database)
     erased, ready = _choose(resources)
@@ -54,7 +58,7 @@ def _choose(resources: Resources) -> tuple[list[ErasedNames], set[str]]:
     """
     chosen, ready, unserved = [], set[str](), dict[str, float]()
     with reading(resources.database) as session:
-        for erasure in session.scalars(select(Erasure).where(Erasure.state == PENDING).order_by(Erasure.id)):
+        for erasure in _iterate_pending(session):
             targets = erasure.targets
             if "removed_files" not in targets:
                 continue
@@ -70,6 +74,18 @@ def _choose(resources: Resources) -> tuple[list[ErasedNames], set[str]]:
     if unserved:
         _store_unserved(resources, unserved)
     return chosen, ready
+
+
+def _iterate_pending(session: Session) -> Iterator[Erasure]:
+    """Yield the oldest erasure of each collection, then the second of each, and so on."""
+    pending = select(Erasure.id, Erasure.collection_id).where(Erasure.state == PENDING).order_by(Erasure.id)
+    turns = Counter[str]()
+    ranked = []
+    for erasure_id, collection in session.execute(pending):
+        ranked.append((turns[collection], erasure_id))
+        turns[collection] += 1
+    for _, erasure_id in sorted(ranked):
+        yield session.get_one(Erasure, erasure_id)
 
 
 def _store_unserved(resources: Resources, unserved: dict[str, float]) -> None:
