@@ -166,7 +166,11 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
 
     max_image_bytes: int = Field(20 * MiB, gt=0, description="Largest photo, in bytes of the file.")
     max_image_pixels: int = Field(50_000_000, gt=0, description="Largest photo, in pixels (width x height).")
-    max_faces_per_image: int = Field(100, gt=0, description="Most faces enrolled from one photo that names no subject.")
+    max_faces_per_image: int = Field(
+        100,
+        gt=0,
+        description="Most faces enrolled from one photo that names no subject, and most that a photo is searched for.",
+    )
     max_json_bytes: int = Field(
         32 * MiB,
         gt=0,

@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 
 from app.collections.schemas import CollectionDescriptor, CollectionIn, CollectionOut, ExternalDescriptor
 from app.db.lookups import get_collection
+from app.db.session import large_cache
 from app.db.tables import BUILT_IN_TASK, Collection, Deployment, Face, Subject
 from app.errors import Conflict
 from app.galleries.erasures import record_erasure
@@ -85,7 +86,9 @@ def delete_collection(session: Session, collection_id: str) -> str:
     collection.change += 1
     cancel_jobs_of(session, collection)
     erasure, _ = record_erasure(session, collection, "collection", (Face.collection_id == collection_id,))
-    session.delete(collection)
+    with large_cache(session):
+        session.delete(collection)
+        session.flush()
     return erasure.id
 
 

@@ -5,11 +5,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
+from starlette.datastructures import Headers
+from starlette.staticfiles import NotModifiedResponse, PathLike
+from starlette.types import Scope
 
 from app.console import documentation
 from app.console.fixed_pages import FixedPage
+from app.console.whole_files import WholeFile
 
 
 def find_package(name: str) -> Path:
@@ -39,6 +42,14 @@ class KnownFiles(StaticFiles):
         """Find a file by its path below the folder."""
         return super().lookup_path(path) if path in self.names else ("", None)
 
+    def file_response(
+        self, full_path: PathLike, stat_result: os.stat_result, scope: Scope, status_code: int = 200
+    ) -> Response:
+        """Answer with the file, or with 304 if the client has it."""
+        file = WholeFile(full_path, status_code, stat_result=stat_result)
+        is_known = self.is_not_modified(file.headers, Headers(scope=scope))
+        return NotModifiedResponse(file.headers) if is_known else file
+
 
 router = APIRouter(include_in_schema=False)
 files = KnownFiles(directory=STATIC)
@@ -51,9 +62,9 @@ def page(request: Request) -> Response:
 
 
 @router.get("/console/charts.js", summary="The chart library, as its Python package ships it")
-def charts() -> FileResponse:
+def charts() -> WholeFile:
     """Loaded only by the views that draw."""
-    return FileResponse(CHARTS, media_type="text/javascript", headers=A_DAY)
+    return WholeFile(CHARTS, media_type="text/javascript", headers=A_DAY)
 
 
 @router.get("/docs", summary="The API, to read")
@@ -69,16 +80,16 @@ def openapi_document(request: Request) -> Response:
 
 
 @router.get("/docs/swagger-ui-bundle.js", summary="Swagger UI, as its Python package ships it")
-def swagger_script() -> FileResponse:
+def swagger_script() -> WholeFile:
     """The script of the page /docs."""
     return _swagger_file("swagger-ui-bundle.js", "text/javascript")
 
 
 @router.get("/docs/swagger-ui.css", summary="Swagger UI's style, as its Python package ships it")
-def swagger_style() -> FileResponse:
+def swagger_style() -> WholeFile:
     """The style of the page /docs."""
     return _swagger_file("swagger-ui.css", "text/css")
 
 
-def _swagger_file(name: str, media_type: str) -> FileResponse:
-    return FileResponse(documentation.SWAGGER / name, media_type=media_type, headers=A_DAY)
+def _swagger_file(name: str, media_type: str) -> WholeFile:
+    return WholeFile(documentation.SWAGGER / name, media_type=media_type, headers=A_DAY)

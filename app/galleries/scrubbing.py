@@ -25,6 +25,7 @@ from app.galleries.erasures import ERASED
 from app.galleries.protocol_files import scrub_ended_evaluations
 from app.queue.jobs import LIVE_STATES
 from app.queue.messages import Erase, Sweep
+from app.storage.text_encodings import list_normal_forms
 
 ROWS_PER_STEP = 500
 Check = Callable[[], None]
@@ -164,11 +165,14 @@ def _is_item_about(item: JobItem, erased: ErasedNames) -> bool:
 def scrub_reports(database: Engine, erased: Sequence[ErasedNames]) -> dict[str, int]:
     """Erase what results, problems, reports and histories say of faces and people.
 
-    Of a deleted collection, all results and problems of its jobs are erased.
+    Of a deleted collection, all results and problems of its jobs are erased. Photos of faces that were given to others
+    lose the name of the subject's folder.
     Return erasure id -> the number of changed rows.
     """
     counts = {one.erasure_id: 0 for one in erased}
     for group in _group_by_collection([one for one in erased if one.is_whole or one.faces or one.subject]):
+        for one in group:
+            counts[one.erasure_id] += _scrub_folders(database, one)
         collection, latest = group[0].collection, max(one.requested_at for one in group)
         trained = Training.request["collection"].as_string() == collection
         evaluated = Evaluation.request["collection"].as_string() == collection
@@ -193,6 +197,27 @@ def scrub_reports(database: Engine, erased: Sequence[ErasedNames]) -> dict[str, 
             for column, where in columns:
                 _scrub_column(session, column, where, group, counts)
     return counts
+
+
+def _scrub_folders(database: Engine, erased: ErasedNames) -> int:
+    """Erase where photos came from, if a folder had the subject's name, and return their number.
+
+    An import names the subject by the folder, and the face may have been given to somebody else since.
+    """
+    if erased.is_whole or erased.subject is None:
+        return 0
+    forms = list_normal_forms(erased.subject.strip())
+    names_folder = or_(*(Face.external_image_id.contains(form, autoescape=True) for form in forms))
+    faces = select(Face.pk, Face.external_image_id).where(
+        Face.collection_id == erased.collection, Face.created_at <= erased.requested_at, names_folder
+    )
+    with reading(database) as session:
+        pks = [pk for pk, name in session.execute(faces) if erased.is_in_folder(name or "")]
+    for start in range(0, len(pks), ROWS_PER_STEP):
+        with writing(database) as session:
+            chosen = update(Face).where(Face.pk.in_(pks[start : start + ROWS_PER_STEP]))
+            session.execute(chosen.values(external_image_id=ERASED))
+    return len(pks)
 
 
 def _scrub_column(

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, delete, insert, select, update
+from sqlalchemy import ColumnElement, delete, insert, literal, select, update
 from sqlalchemy.orm import Session
 
 from app.db.lookups import get_collection
+from app.db.session import large_cache
 from app.db.subject_ids import list_spellings
 from app.db.tables import Collection, Face, Removal, Subject
 from app.errors import NotFound
@@ -91,14 +92,15 @@ def _erase(
     subject: Subject | None = None,
 ) -> Receipt:
     chosen = (Face.collection_id == collection.id, *conditions)
-    pks = session.scalars(select(Face.pk).where(*chosen)).all()
-    if not pks and subject is None:
+    has_faces = session.scalar(select(Face.pk).where(*chosen).limit(1)) is not None
+    if not has_faces and subject is None:
         return Receipt(0, 0, 0, 0, "", ())
     collection.change += 1
     collection.have_labels_reread()
     erasure, job = record_erasure(session, collection, target, chosen, subject)
-    if pks:
-        removals = [{"collection_id": collection.id, "face_pk": pk, "change": collection.change} for pk in pks]
-        session.execute(insert(Removal), removals)
-        session.execute(delete(Face).where(*chosen))
+    if has_faces:
+        removed = select(literal(collection.id), Face.pk, literal(collection.change)).where(*chosen)
+        session.execute(insert(Removal).from_select(["collection_id", "face_pk", "change"], removed))
+        with large_cache(session):
+            session.execute(delete(Face).where(*chosen), execution_options={"synchronize_session": False})
     return Receipt(**erasure.contents["removed"], erasure=erasure.id, jobs=(job,))

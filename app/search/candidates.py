@@ -20,8 +20,9 @@ from ml.types import Rows
 
 EXTRA_FACES, FACES_PER_PERSON = 8, 4
 MAX_CANDIDATES = 65_536
+"""The limit for all faces of a photo together."""
 MAX_MIXED_CANDIDATES = 16_384
-"""The limit for each task of a mix, since stored embeddings are read for every candidate."""
+"""The limit for each task of a mix of two, since stored embeddings are read for every candidate."""
 NO_CORRECTIONS = Corrections()
 MIN_PEOPLE = 2
 """A decision needs the nearest person and the next one."""
@@ -79,9 +80,10 @@ def find_candidates(
     allowed = filter_faces(session, criteria.collection, params.filter)
     efforts = [_choose_effort(c.served, params) for c in criteria.tasks]
     total = max(c.served.face_count for c in criteria.tasks) if allowed is None else len(allowed)
-    max_k = min(total, MAX_MIXED_CANDIDATES if criteria.is_mix else MAX_CANDIDATES)
+    sharing = len(queries[0]) if may_go_on else 1  # searches that were put together answer as each alone
+    max_k = min(total, count_candidates(len(criteria.tasks), sharing))
     faces_per_match = FACES_PER_PERSON if params.group_by == "subject" or criteria.is_mix else 1
-    k = min(max(1, total), max(params.limit * faces_per_match + EXTRA_FACES, FACES_PER_SEARCH))
+    k = min(max(1, max_k), max(params.limit * faces_per_match + EXTRA_FACES, FACES_PER_SEARCH))
     while True:
         neighbours: Neighbours
         if criteria.is_mix:
@@ -96,6 +98,12 @@ def find_candidates(
         if not may_go_on:
             raise DatabaseNeeded
         k = min(max_k, 4 * k)
+
+
+def count_candidates(tasks: int, queries: int) -> int:
+    """Return how many candidates each task may have for each query. The faces of a photo share what one has alone."""
+    of_all = MAX_CANDIDATES if tasks == 1 else 2 * MAX_MIXED_CANDIDATES // tasks
+    return max(of_all // max(1, queries), FACES_PER_SEARCH)
 
 
 def _choose_effort(served: ServedModel, params: SearchParams) -> SearchEffort:

@@ -18,13 +18,14 @@ from pydantic import (
 
 from app.db import examples
 from app.db.field_types import MAX_INTEGER, NO_NUL, CollectionName, QuerySource, TaskName
+from app.errors import Invalid
 from app.search.filters import Filter, check_filter_size
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-MAX_MATCHES = 4096
+MAX_MATCHES = 4096  # of one face; of all faces of a photo
 MAX_SHORT_MATCHES = 50
 MAX_RANKED_CANDIDATES = 65_536
-MAX_MATCHES_WITH_CROPS = 100
+MAX_MATCHES_WITH_CROPS, MAX_CROPS_PER_PHOTO = 100, 400  # of one face; of all faces of a photo
 MAX_EXPLAINED_MATCHES, MAX_EXPLAINED_PER_PHOTO = 20, 100  # of one face; of all faces of a photo
 MAX_VECTOR_VALUE, MAX_VECTOR_NUMBERS = 1e15, 65_536
 _WEIGHTED_TASK = r"[a-z][a-z0-9_-]{0,63}(:[0-9]{1,6}(\.[0-9]{1,6})?)?"
@@ -156,8 +157,25 @@ class QuerySearchParams(SearchParams):
 class PhotoSearchParams(QuerySearchParams):
     """The parameters of a search by photo."""
 
-    face_selection: Literal["largest", "all"] = Field("largest", description="which faces of the photo to search with")
+    face_selection: Literal["largest", "all"] = Field(
+        "largest",
+        description="which faces of the photo to search with; all have at most 4,096 matches together, 400 with crops",
+    )
     aligned: bool = Field(False, description="the photo is one aligned face: skip detection")
+
+    def check_size(self, faces: int) -> None:
+        """Raises Invalid if the answer for this number of faces could be too large."""
+        kind, max_count = ("crops", MAX_CROPS_PER_PHOTO) if "crop" in self.include else ("matches", MAX_MATCHES)
+        if faces * self.limit > max_count:
+            allowed = max_count // faces
+            ask = f"ask for a limit of at most {allowed}, or " if allowed else ""
+            raise Invalid(
+                f"an answer has at most {max_count:,} {kind} for all faces of a photo, and {faces} faces with a limit "
+                f"of {self.limit} may have {faces * self.limit:,}: {ask}search with the largest face alone "
+                "(face_selection=largest)",
+                faces=faces,
+                limit=allowed,
+            )
 
 
 class VerifyParams(BaseModel):

@@ -21,7 +21,7 @@ from app.search.criteria import Criteria, check_tasks_enabled, choose_threshold
 from app.search.decision import make_pair_threshold, score_faces
 from app.search.explanation import list_crop_kinds, read_crops
 from app.search.matching import SearchHits, find_matches
-from app.search.params import PhotoSearchParams, QuerySearchParams, SearchParams, VerifyParams
+from app.search.params import MAX_MATCHES, PhotoSearchParams, QuerySearchParams, SearchParams, VerifyParams
 from app.search.response import Query, build_answer
 from app.search.schemas import Correction, SearchOut, VerifyOut
 from app.search.shadow.shadowed_search import queue_comparison
@@ -37,11 +37,13 @@ def search_by_photo(context: SearchContext, collection: str, photo: bytes, param
 
     Raises NotFound, Invalid, PhotoFailed, Conflict, Busy, ml.Unreadable.
     """
-    limit = 1 if params.face_selection == "largest" else context.engine.resources.settings.max_faces_per_image
+    max_faces = min(MAX_MATCHES, context.engine.resources.settings.max_faces_per_image)
+    limit = 1 if params.face_selection == "largest" else max_faces
     with context.use_models(collection, params) as criteria:
         criteria.first.model.recipe.check_describes()
         threshold = choose_threshold(criteria, params)
         faces = context.find_faces(photo, aligned=params.aligned, limit=limit)
+        params.check_size(len(faces))
         sources = [params.source] * len(faces)
         embedded = [embed_faces(c.served, faces, sources) for c in criteria.tasks]
         hits = find_matches(context.session, criteria, embedded, params, threshold)

@@ -17,6 +17,7 @@ from app.db.session import writing
 from app.db.tables import Embedding, Face, Task
 from app.resources import Resources
 from app.search import enrolled_faces
+from app.search.candidates import count_candidates
 from app.search.criteria import Criteria, Criterion, search_mix
 from app.serving.deployments import SearchEffort
 from app.serving.faces.face_table import EMPTY, FaceTable
@@ -288,3 +289,11 @@ def test_faces_within_the_bound_are_the_nearest_ones(k: int, monkeypatch: pytest
         )
     many = (mixed.distances < mixed.bound[:, None]).sum(axis=1).mean()
     assert many >= {5: 1, 300: 3, 1500: 100}[k], "the bound lets something through"
+
+
+@pytest.mark.parametrize(
+    ("tasks", "queries", "count"), [(1, 1, 65_536), (2, 1, 16_384), (8, 1, 4_096), (1, 100, 655), (8, 100, 48)]
+)
+def test_tasks_and_the_faces_of_a_photo_share_the_candidates(tasks: int, queries: int, count: int) -> None:
+    """Eight tasks read 917,000 stored embeddings for one face, each for the candidates of all others."""
+    assert count_candidates(tasks, queries) == count

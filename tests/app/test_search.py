@@ -22,7 +22,8 @@ from app.db.session import reading, writing
 from app.db.tables import Collection, Deployment, Face, Label
 from app.galleries.subjects import erase_faces
 from app.resources import Resources
-from app.search import photo_routes
+from app.search import candidates, photo_routes
+from app.serving.deployments import ServedModel
 from app.storage.blob_store import Blobs
 from app.storage.model_cache import LBP_MODEL
 from ml import images, synthetic_faces
@@ -539,6 +540,39 @@ def test_every_face_of_a_photo_can_be_searched(api: Api, faces: GalleryWriter) -
     answer = by_photo(api, encoded(two), face_selection="all", limit=1)
     assert {f["matches"][0]["subject"]["id"] for f in answer.json()["faces"]} == {"d1", "d4"}
     assert len(by_photo(api, encoded(two), limit=1).json()["faces"]) == 1
+
+
+def test_the_faces_of_a_photo_share_the_matches_of_an_answer(api: Api, faces: GalleryWriter) -> None:
+    """A photo of a hundred faces had 409,600 matches: 115 MB."""
+    drawn = [synthetic_faces.draw(synthetic_faces.person(p), 0, strength=0.3) for p in range(5)]
+    photo, every = encoded(np.concatenate(drawn, axis=1)), {"face_selection": "all"}
+    assert len(by_photo(api, photo, limit=4096 // 5, **every).json()["faces"]) == 5
+    refused = by_photo(api, photo, limit=4096 // 5 + 1, **every)
+    assert (refused.status_code, refused.json()["code"]) == (422, "InvalidParameter")
+    assert "4,096 matches for all faces of a photo" in refused.json()["detail"]
+    assert (refused.json()["limit"], refused.json()["faces"]) == (819, 5)
+    assert by_photo(api, photo, limit=4096).status_code == 200, "the largest face alone"
+    assert by_photo(api, photo, limit=81, include="crop", **every).json()["limit"] == 80
+    assert by_photo(api, photo, limit=80, include="crop", **every).status_code == 200
+
+
+def test_the_faces_of_a_photo_share_the_candidates_of_a_search(
+    api: Api, faces: GalleryWriter, enrolled: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where one person has most of the faces, each face of a photo was compared with 65,536 of them one by one."""
+    counts, search = list[int](), ServedModel.search
+
+    def note_candidates(served: ServedModel, queries: Rows, k: int, *others: Any) -> Any:
+        counts.append(len(queries) * k)
+        return search(served, queries, k, *others)
+
+    crowd = np.repeat(enrolled["rows"][:1], 300, 0)
+    faces.add({LBP_MODEL: crowd}, ["d0"] * len(crowd))
+    two = encoded(np.concatenate([synthetic_faces.draw(synthetic_faces.person(0), s, strength=0.3) for s in (0, 1)], 1))
+    monkeypatch.setattr(candidates, "MAX_CANDIDATES", 200)
+    monkeypatch.setattr(ServedModel, "search", note_candidates)
+    assert by_photo(api, two, face_selection="all", group_by="subject").status_code == 200
+    assert max(counts) == 200
 
 
 def test_only_the_faces_that_are_searched_for_are_aligned(

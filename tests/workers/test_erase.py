@@ -4,9 +4,10 @@ import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, event, func, select
 
 from app.db.session import reading, writing
 from app.db.tables import Collection, Deployment, Embedding, Face, Follower, Job, Removal, StoredResponse, Subject, now
@@ -62,6 +63,27 @@ def work(resources: Resources) -> None:
 def age(resources: Resources, name: str, seconds: float) -> None:
     moment = time.time() - seconds
     os.utime(resources.blobs.root / "c-staff" / name, (moment, moment))
+
+
+def test_faces_are_erased_by_statements_that_do_not_grow_with_them(staff: Resources) -> None:
+    """On SQLite, all other writers wait: for 10 s, when a subject of 300,000 faces was deleted."""
+    statements = list[tuple[str, bool]]()
+
+    def note(connection: Any, cursor: Any, statement: str, values: Any, context: Any, executemany: bool) -> None:
+        statements.append((statement.partition(" (")[0], executemany))
+
+    event.listen(staff.database, "before_cursor_execute", note)
+    with writing(staff.database) as session:
+        subjects.erase_faces(session, pointers.lock_collection(session, "staff"))
+    event.remove(staff.database, "before_cursor_execute", note)
+    assert ("INSERT INTO removals", False) in statements
+    assert not any(executemany for _, executemany in statements)
+    assert count(staff, Removal) == 4
+    if staff.database.dialect.name == "sqlite":
+        names = [statement for statement, _ in statements]
+        caches = [i for i, name in enumerate(names) if name.startswith("PRAGMA cache_size")]
+        deletion = next(i for i, name in enumerate(names) if name.startswith("DELETE FROM faces"))
+        assert caches[0] < deletion < caches[1]
 
 
 def test_erasing_a_face_removes_its_rows_and_files(staff: Resources) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy import func, select, update
 
 from app.config import Settings
 from app.db.session import reading, writing
-from app.db.tables import Erasure, Job, JobItem, StoredResponse, Subject, now
+from app.db.tables import Erasure, Face, Job, JobItem, StoredResponse, Subject, now
 from app.errors import Conflict
 from app.galleries import subjects
 from app.galleries.erasure_receipts import build_receipt, hash_subject, is_receipt_signed
@@ -218,6 +218,21 @@ def test_an_erasure_waits_for_a_job_that_had_read_the_faces(staff: Resources) ->
     scrubbed = {"kind": "duplicate", "subjects": ["s1", "(erased)"], "faces": ["(erased)"], "advice": "(erased)"}
     assert result == {"findings": [scrubbed], "task": "s0"}
     assert (row.contents["removed"]["reports"], row.targets) == (1, {})
+
+
+def test_the_folder_of_an_erased_person_goes_from_faces_that_were_given_to_others(staff: Resources) -> None:
+    """An import takes the subject from the folder, and the path stays when somebody says that it is another person."""
+    with writing(staff.database) as session:
+        others = session.scalars(select(Face).join(Subject, Subject.pk == Face.subject_pk).where(Subject.id == "s1"))
+        first, second = others.all()
+        first.external_image_id, second.external_image_id = "photos/s0/one.jpg", "not-s0/s0.jpg"
+    erasure = erase_subject(staff)
+    work_until(staff, lambda: read_state(staff, erasure) == "final")
+    with reading(staff.database) as session:
+        named = session.scalars(select(Face.external_image_id).order_by(Face.pk)).all()
+        removed = session.get_one(Erasure, erasure).contents["removed"]
+    assert named == ["(erased)", "not-s0/s0.jpg"]
+    assert removed["reports"] == 1
 
 
 def test_an_erasure_waits_for_a_request_whose_answer_will_be_stored(staff: Resources) -> None:
