@@ -15,7 +15,7 @@ from app.storage.blob_store import MAX_SINGLE_FILES, Blobs
 from app.storage.model_cache import LBP_MODEL
 from ml.aligners.similarity import Similarity
 from ml.images import encode_png
-from ml.synthetic_faces import person, photograph
+from ml.synthetic_faces import draw, person, photograph
 from ml.types import CropKind
 from workers.context import JobContext
 from workers.description import describe_faces
@@ -23,6 +23,15 @@ from workers.description import describe_faces
 _VECTORS: dict[tuple[int, int, float], bytes] = {}
 """Embeddings under the built-in model by person, photo and strength: 40 kB each, made once in a process."""
 NOWHERE = {"x": 0.0, "y": 0.0, "width": 0.0, "height": 0.0}
+
+
+@lru_cache(500)
+def draw_photo(who: int, shot: int, strength: float = 1.0) -> bytes:
+    """Draw a synthetic photo, as a PNG file, once in a process.
+
+    who: person; shot: number of the photo; strength: how much light and pose vary
+    """
+    return encode_png(draw(person(who), shot, strength=strength))
 
 
 @lru_cache(1000)
