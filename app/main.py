@@ -33,7 +33,7 @@ from app.deps.admission.gate import AdmissionGate
 from app.deps.admission.middleware import AdmissionMiddleware
 from app.deps.admission.work import REQUESTS, WAIT_SECONDS
 from app.deps.audit import check_audited
-from app.deps.idempotency import IdempotencyMiddleware
+from app.deps.idempotency.middleware import IdempotencyMiddleware
 from app.deps.scopes import check_declarations
 from app.deps.server.change_number import ChangeNumberMiddleware
 from app.deps.server.immediate_answers import Steps
