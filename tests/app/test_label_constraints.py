@@ -14,8 +14,9 @@ from sqlalchemy.orm import Session
 from app.access import keys
 from app.db.session import reading, writing
 from app.db.tables import Collection, Deployment, Embedding, Face, Subject
+from app.galleries.label_consensus import read_votes_after
 from app.resources import Resources
-from app.serving.labels.constraints import ServedConstraints, leave_out_refused
+from app.serving.labels.constraints import leave_out_refused
 from app.serving.labels.reader import read_constraints
 from ml.types import Rows
 from tests.rows import GalleryWriter, make_model
@@ -290,22 +291,28 @@ def test_constraints_follow_the_people_of_labelled_faces(staff: Staff) -> None:
     assert nearest(staff.search(40, group_by="face"))["subject"] is None
 
 
-def test_new_faces_alone_do_not_read_the_labels_again(staff: Staff, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_faces_do_not_read_labels_and_a_label_reads_only_itself(
+    staff: Staff, monkeypatch: pytest.MonkeyPatch
+) -> None:
     staff.label("ben0", "ann1", False)
     staff.wait()
-    read: list[str] = []
+    read: list[tuple[str, int]] = []
 
-    def note(session: Session, collection: str, *rest: Any) -> ServedConstraints:
-        read.append(collection)
-        return read_constraints(session, collection, *rest)
+    def note(session: Session, collection: str, task: str, after: int) -> Any:
+        if collection == staff.name:
+            read.append(("new" if after else "all", after))
+        return read_votes_after(session, collection, task, after)
 
-    monkeypatch.setattr("app.serving.deployment_sync.read_constraints", note)
+    monkeypatch.setattr("app.serving.labels.reader.read_votes_after", note)
     staff.add([2], None)
     staff.wait()
-    assert staff.name not in read
+    assert read == []
     staff.label("ben1", "ann1", False)
     staff.wait()
-    assert read.count(staff.name) == len(staff.clients)
+    assert [kind for kind, _ in read] == ["new"] * len(staff.clients)
+    staff.clients[0].patch(f"/v1/collections/{staff.name}/faces/{staff.ids['ann0']}", json={"subject": "ben"})
+    staff.wait()
+    assert [kind for kind, _ in read[2:]] == ["all"] * len(staff.clients)
 
 
 def test_two_servers_apply_a_label_within_seconds(staff: Staff) -> None:
