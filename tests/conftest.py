@@ -33,6 +33,8 @@ MIN_FREE_BYTES = 2 * 2**30
 GARBAGE_OBJECTS = 20_000
 """How many new objects are collected at a time. With Python's own 700, a tenth of the time went into that."""
 SLOW_FOLDERS = {"benchmarks", "flows", "papers"}
+UNDIVIDED_FOLDERS = {"house"}
+"""Folders whose modules one process runs: they parse the same files, which takes seconds."""
 MAX_SLOW_MOMENT = 0.7
 """The part of a run within which a slow module begins."""
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -90,7 +92,8 @@ def deal_modules(items: list[pytest.Item], count: int) -> list[pytest.Item]:
     """Order tests as `count` runs of about as many tests, each with its share of the slow modules."""
     modules: dict[Path, list[pytest.Item]] = {}
     for item in items:
-        modules.setdefault(item.path, []).append(item)
+        is_divided = item.path.parent.name not in UNDIVIDED_FOLDERS
+        modules.setdefault(item.path if is_divided else item.path.parent, []).append(item)
     sizes = {path: len(tests) for path, tests in modules.items()}
     runs: list[list[Path]] = [[] for _ in range(count)]
     for path in sorted(modules, key=lambda path: (not is_slow(path), -sizes[path])):

@@ -96,6 +96,7 @@ def remove_test_data(resources: Resources, seconds: float = 60) -> None:
     statements = [delete(Collection), *map(delete, tables)]
     statements += [delete(Job).where(Job.kind != Sweep.kind), delete(ModelRecord).where(ModelRecord.id != LBP_MODEL)]
     _delete(resources.database, statements, seconds)
+    resources.notifier.notify("changes")  # so that no index answers for a later collection of the same name
     for folder in resources.blobs.root.iterdir():
         shutil.rmtree(folder, ignore_errors=True)
 

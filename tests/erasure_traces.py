@@ -12,8 +12,7 @@ from sqlalchemy import Engine, MetaData, select
 from app.db.session import reading
 from app.db.tables import Embedding, Face
 from app.storage.model_cache import LBP_MODEL
-from ml.images import encode_png
-from ml.synthetic_faces import draw, person
+from tests.gallery import draw_photo
 from tests.service import Service
 
 SUBJECT, OTHER = "ludovica-erasmus-41", "bystander-17"
@@ -29,25 +28,21 @@ class Traces:
     faces: list[str] = field(default_factory=list)
 
 
-def photo(who: int, shot: int) -> bytes:
-    return encode_png(draw(person(who), shot))
-
-
 def leave_traces(service: Service, collection: str, people: int = 1) -> Traces:
     """Enrol a person by request and by import, label and search. people: how many others are enrolled"""
     client, base = service.client, f"/v1/collections/{collection}"
     client.put(base).raise_for_status()
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
-        archive.writestr(f"{SUBJECT}/{FILE}", photo(1, 1))
+        archive.writestr(f"{SUBJECT}/{FILE}", draw_photo(1, 1))
         archive.writestr(f"{SUBJECT}/broken-{FILE}", b"no photo")
         for n in range(people):
             for shot in range(2):
-                archive.writestr(f"{OTHER}{n}/{n}-{shot}.png", photo(100 + n, shot))
+                archive.writestr(f"{OTHER}{n}/{n}-{shot}.png", draw_photo(100 + n, shot))
     imported = client.post(f"{base}:import", params={"aligned": True}, content=packed.getvalue())
     assert service.wait(imported)["progress"]["failed"] == 1
     form = {"subject": SUBJECT, "aligned": "true", "metadata": json.dumps({"badge": BADGE})}
-    enrolled = _post(client, f"{base}/faces", "enrol", data=form, files={"file": photo(1, 2)})
+    enrolled = _post(client, f"{base}/faces", "enrol", data=form, files={"file": draw_photo(1, 2)})
     first = enrolled.json()["face_records"][0]["face_id"]
     body = {"external_id": EXTERNAL_ID, "metadata": {"desk": DESK}}
     client.patch(f"{base}/subjects/{SUBJECT}", json=body).raise_for_status()
@@ -56,9 +51,9 @@ def leave_traces(service: Service, collection: str, people: int = 1) -> Traces:
     label = {"labels": [{"face_a": first, "face_b": other, "same": True, "note": NOTE, "by": "ana"}]}
     _post(client, "/v1/labels", "label", json=label)
     service.wait_for_indexes()
-    _post(client, f"{base}/search", "search", files={"file": photo(1, 2)}, params={"aligned": True})
+    _post(client, f"{base}/search", "search", files={"file": draw_photo(1, 2)}, params={"aligned": True})
     pair = {"collection": collection, "subject": SUBJECT, "aligned": True}
-    _post(client, "/v1/verify", "verify", files={"file": photo(1, 2)}, params=pair)
+    _post(client, "/v1/verify", "verify", files={"file": draw_photo(1, 2)}, params=pair)
     return Traces(_collect_patterns(service, [first, other]), [first, other])
 
 
@@ -80,7 +75,7 @@ def _collect_patterns(service: Service, faces: list[str]) -> dict[str, bytes]:
     assert any(row.model_id == LBP_MODEL for row in rows)
     patterns |= {f"vector {row.face_id} {row.model_id}": row.vector[:200] for row in rows}
     patterns |= {f"image id {image}": image.encode() for image in images}
-    patterns |= {f"photo {shot}": photo(1, shot)[400:600] for shot in (1, 2)}
+    patterns |= {f"photo {shot}": draw_photo(1, shot)[400:600] for shot in (1, 2)}
     return patterns
 
 

@@ -15,7 +15,7 @@ from app.storage.blob_store import MAX_SINGLE_FILES, Blobs
 from app.storage.model_cache import LBP_MODEL
 from ml.aligners.similarity import Similarity
 from ml.images import encode_png
-from ml.synthetic_faces import person, photograph
+from ml.synthetic_faces import draw, person, photograph
 from ml.types import CropKind
 from workers.context import JobContext
 from workers.description import describe_faces
@@ -23,6 +23,15 @@ from workers.description import describe_faces
 _VECTORS: dict[tuple[int, int, float], bytes] = {}
 """Embeddings under the built-in model by person, photo and strength: 40 kB each, made once in a process."""
 NOWHERE = {"x": 0.0, "y": 0.0, "width": 0.0, "height": 0.0}
+
+
+@lru_cache(500)
+def draw_photo(who: int, shot: int, strength: float = 1.0) -> bytes:
+    """Draw a synthetic photo, as a PNG file, once in a process.
+
+    who: person; shot: number of the photo; strength: how much light and pose vary
+    """
+    return encode_png(draw(person(who), shot, strength=strength))
 
 
 @lru_cache(1000)
@@ -74,7 +83,11 @@ def enrol(
     with writing(resources.database) as session:
         collection_row = collection(session, name)
         collection_row.change += 1
-        faces = [_face(session, name, who, ids[who, shot], collection_row.change, named, role) for who, shot in photos]
+        subjects = _put_subjects(session, name, [f"p{who}" for who, _ in photos] if named else [])
+        pks = [subjects[f"p{who}"].pk if named else None for who, _ in photos]
+        faces = [
+            _face(name, pk, ids[photo], collection_row.change, role) for pk, photo in zip(pks, photos, strict=True)
+        ]
         for face, (who, _) in zip(faces, photos, strict=True):
             face.attributes = dict((metadata or {}).get(who, {}))
         session.add_all(faces)
@@ -83,21 +96,22 @@ def enrol(
     return faces
 
 
-def _face(session: Session, name: str, who: int, image: str, change: int, named: bool, role: str) -> Face:
+def _face(name: str, subject_pk: int | None, image: str, change: int, role: str) -> Face:
     return Face(
-        collection_id=name, subject_pk=_subject(session, name, f"p{who}").pk if named else None, role=role,
-        image_id=image, number=0, bounding_box=NOWHERE, landmarks=[], quality={}, change=change,
+        collection_id=name, subject_pk=subject_pk, role=role, image_id=image, number=0, bounding_box=NOWHERE,
+        landmarks=[], quality={}, change=change,
     )  # fmt: skip
 
 
-def _subject(session: Session, name: str, subject_id: str) -> Subject:
-    where = select(Subject).where(Subject.collection_id == name, Subject.id == subject_id)
-    subject = session.scalar(where)
-    if subject is None:
-        subject = Subject(collection_id=name, id=subject_id)
-        session.add(subject)
-        session.flush()
-    return subject
+def _put_subjects(session: Session, name: str, subject_ids: Iterable[str]) -> dict[str, Subject]:
+    """Read the subjects of these ids, and store those that are new."""
+    wanted = dict.fromkeys(subject_ids)
+    where = select(Subject).where(Subject.collection_id == name, Subject.id.in_(wanted))
+    subjects = {subject.id: subject for subject in session.scalars(where)}
+    new = [Subject(collection_id=name, id=subject_id) for subject_id in wanted if subject_id not in subjects]
+    session.add_all(new)
+    session.flush()
+    return subjects | {subject.id: subject for subject in new}
 
 
 def _embed(resources: Resources, session: Session, faces: list[Face], photos: list[tuple[int, int, float]]) -> None:

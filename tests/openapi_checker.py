@@ -6,12 +6,11 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
-from fastapi import APIRouter
 from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT202012
 from starlette.datastructures import Headers
-from starlette.routing import BaseRoute, Match
+from starlette.routing import Match
 from starlette.types import Message, Receive, Scope, Send
 
 from app.config import Settings
@@ -29,28 +28,9 @@ MAX_CHECKED_SUCCESSES = 5
 
 
 @cache
-def documented_app() -> DocumentedApi:
-    """An application that serves nobody: its document and its routes are the same under all settings."""
-    return create_app(Settings())
-
-
-@cache
 def openapi_document() -> dict[str, Any]:
-    """The document of the API."""
-    return documented_app().openapi()
-
-
-def create_app_with_built_routes(settings: Settings) -> DocumentedApi:
-    """Create an application with the routes of `documented_app`. To build them takes a tenth of a second each time."""
-    app = create_app(settings)
-    built = {id(router): route for route in documented_app().router.routes if (router := _included_router(route))}
-    app.router.routes[:] = [built.get(id(_included_router(route)), route) for route in app.router.routes]
-    return app
-
-
-def _included_router(route: BaseRoute) -> APIRouter | None:
-    """The router that FastAPI included by this route, if it is such a route."""
-    return getattr(route, "original_router", None)
+    """The document of the API, which is the same under all settings."""
+    return create_app(Settings()).openapi()
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 from uuid import uuid4
 
@@ -28,6 +29,12 @@ def make_model(name: str, dim: int = 8, seed: int = 0) -> Model:
         "offset": np.zeros(dim, np.float32),
     }
     return Model(name, Recipe(), "wpca", embedder, provenance={"made": "for a test"})
+
+
+@cache
+def _fit_calibration(genuine: bytes, impostor: bytes) -> dict[str, Any]:
+    """Fit a calibration to distances as float64, and describe it. Tests of a module calibrate with the same ones."""
+    return Calibration.fit(np.frombuffer(genuine), np.frombuffer(impostor)).to_dict()
 
 
 def people(count: int, photos: int, dim: int = 8, seed: int = 0, spread: float = 0.2) -> tuple[Rows, list[str]]:
@@ -132,7 +139,7 @@ class GalleryWriter:
         genuine, impostor: distances of pairs of the same and of different people
         """
         measurements = {
-            "calibration": Calibration.fit(genuine, impostor).to_dict(),
+            "calibration": _fit_calibration(np.float64(genuine).tobytes(), np.float64(impostor).tobytes()),
             "default_fmr": 0.001,
             "faces": 10**9,
         }
@@ -140,6 +147,7 @@ class GalleryWriter:
         with writing(self.resources.database) as session:
             deployment = session.get_one(Deployment, (self.collection, task))
             deployment.measurements = deployment.measurements | {model: measurements}
+        self.resources.notifier.notify("changes")
 
     def _raised(self, session: Any) -> int:
         collection = session.get_one(Collection, self.collection, with_for_update=True)

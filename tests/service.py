@@ -18,10 +18,11 @@ from app.config import Settings
 from app.db.session import reading, writing
 from app.db.tables import Collection, Follower
 from app.deps.server.configuration import configure_server
+from app.main import create_app
 from app.queue.notifier import Notifier, Topic
 from app.resources import Resources, open_resources
 from tests.databases import migrate
-from tests.openapi_checker import OpenApiChecker, create_app_with_built_routes
+from tests.openapi_checker import OpenApiChecker
 from workers.main import Worker
 
 MAX_START_SECONDS = 60.0
@@ -140,7 +141,7 @@ def serve_api(settings: Settings) -> Iterator[str]:
     """Run the API on a free port and yield its URL. Fails if an answer was not as the OpenAPI document says."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        checker = OpenApiChecker(create_app_with_built_routes(poll_slowly(settings)))
+        checker = OpenApiChecker(create_app(poll_slowly(settings)))
         server = uvicorn.Server(configure_server(checker, settings))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()

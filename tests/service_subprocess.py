@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import numpy as np
 import psutil
+import psycopg
 
 from app.access import keys
 from app.config import Settings
@@ -26,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 POLL_SECONDS = 0.1
 ORPHAN_SECONDS = 30
 """How long processes may outlive their supervisor on a crowded machine."""
+SEARCH_SECONDS = 60.0
 SHOWN_LOG_CHARACTERS = 3000
 
 
@@ -90,12 +92,15 @@ class ServiceSubprocess:
         return (self.home / "log").read_text()[-SHOWN_LOG_CHARACTERS:]
 
     def list_processes(self, role: str) -> list[psutil.Process]:
-        """The living processes of a role: `supervisor`, `api`, a worker's queue (`default`, `training`), or `all`."""
+        """The living processes of a role: `supervisor`, `api`, a worker's queue (`default`, `training`), or `all`.
+
+        All are those that parse archives for a worker, too.
+        """
         assert self.process is not None
         supervisor = psutil.Process(self.process.pid)
         if role == "supervisor":
             return [supervisor]
-        children = [child for child in supervisor.children() if _is_alive(child)]
+        children = [child for child in supervisor.children(recursive=role == "all") if _is_alive(child)]
         return [supervisor, *children] if role == "all" else [c for c in children if _is_of_role(c, role)]
 
     def kill(self, role: str) -> None:
@@ -144,13 +149,29 @@ class ServiceSubprocess:
             time.sleep(POLL_SECONDS)
         raise AssertionError(f"the job did not end within {seconds} s: {job}\n{self.read_log_end()}")
 
+    def search(self, collection: str, vector: list[float]) -> list[dict[str, Any]]:
+        """Search a collection by a vector, again while the service is busy, and return the faces that match."""
+        path, params = f"/v1/collections/{collection}/search:by-embedding", {"limit": 4096, "group_by": "face"}
+        deadline = time.monotonic() + SEARCH_SECONDS
+        while (answer := self.client.post(path, params=params, json={"vector": vector})).status_code in (429, 503):
+            assert time.monotonic() < deadline, answer.text
+            time.sleep(POLL_SECONDS)
+        return list(answer.raise_for_status().json()["faces"][0]["matches"])
+
     def query(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Read rows from the SQLite database directly."""
+        """Read rows from the database directly. `?` stands for a value, on PostgreSQL too."""
+        if url := self.env.get("LIKENESS_DATABASE_URL"):
+            with psycopg.connect(url) as connection:
+                return connection.execute(statement.replace("?", "%s"), values).fetchall()
         with closing(sqlite3.connect(self.home / "likeness.sqlite", timeout=20)) as database:
             return database.execute(statement, values).fetchall()
 
     def execute(self, statement: str) -> None:
-        """Change the SQLite database directly."""
+        """Change the database directly."""
+        if url := self.env.get("LIKENESS_DATABASE_URL"):
+            with psycopg.connect(url) as connection:
+                connection.execute(statement)
+            return
         with closing(sqlite3.connect(self.home / "likeness.sqlite", timeout=20)) as database, database:
             database.execute(statement)
 
@@ -172,7 +193,10 @@ def _is_alive(process: psutil.Process) -> bool:
 
 
 def check_consistency(service: ServiceSubprocess, collection: str) -> None:
-    """Check that tables, files and index agree: each face once, with its embedding, its crops and its index entry."""
+    """Check that tables, files and index agree: each face once, with its embedding, its crops and its index entry.
+
+    A face whose subject has refused consent, or has a `retain_until` that has passed, has an entry that nobody sees.
+    """
     service.wait_until_ready()
     faces = service.query("select pk, face_id, image_id, number from faces where collection_id = ?", collection)
     [(champion,)] = service.query(
@@ -192,20 +216,23 @@ def check_consistency(service: ServiceSubprocess, collection: str) -> None:
     assert all(image in files and f"{image}-{number}.grey.png" in files for _, _, image, number in faces), (
         "a face without its files"
     )
-    if faces:
-        _check_index(service, collection, [face[1] for face in faces], [vector for _, vector in embeddings])
+    hidden = service.query(
+        "select face_id from faces join subjects on subjects.pk = subject_pk where faces.collection_id = ?"
+        " and (not consent or retain_until <= ?)",
+        collection,
+        time.time(),
+    )
+    vectors = dict(embeddings)
+    shown = {face[1]: vectors[face[0]] for face in faces if (face[1],) not in hidden}
+    if shown:
+        _check_index(service, collection, list(shown), list(shown.values()))
 
 
 def _check_index(service: ServiceSubprocess, collection: str, face_ids: list[str], vectors: list[bytes]) -> None:
     """Check that a search returns every face, at the distances that the stored embeddings have."""
     embeddings = np.stack([np.frombuffer(vector, "<f4") for vector in vectors])
     query = embeddings[len(embeddings) // 2]
-    answer = service.client.post(
-        f"/v1/collections/{collection}/search:by-embedding",
-        params={"limit": 4096, "group_by": "face"},
-        json={"vector": query.tolist()},
-    ).json()
-    matches = answer["faces"][0]["matches"]
+    matches = service.search(collection, query.tolist())
     assert sorted(match["face_id"] for match in matches) == sorted(face_ids), "the index holds other faces"
     expected = np.sort(((embeddings - query) ** 2).sum(axis=1))
     distances = [match["distance"] for match in matches]

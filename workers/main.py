@@ -32,6 +32,8 @@ log = logging.getLogger("likeness.worker")
 GRACE_SECONDS = 5.0
 RETRY_SECONDS = 1.0
 TRAINING_NICENESS = 15
+MAX_RECENT_TURNS = 32
+"""Collections with jobs all the time; the turns of more would not be remembered."""
 
 
 class Worker:
@@ -42,6 +44,7 @@ class Worker:
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self.stopping = threading.Event()
         self.current: JobContext | None = None
+        self._recent_turns: dict[str, None] = {}  # the collections that had a turn, the last one last
         self._has_put_back = False  # after which a part of an import has its turn, however many imports wait
         self.wake_at = 0.0  # when a job that this worker has put back is due, on the monotonic clock
 
@@ -69,10 +72,18 @@ class Worker:
             if not jobs.is_any_due(session, self.queue):
                 return False
         with writing(self.resources.database) as session:
-            job = jobs.claim(session, queue=self.queue, worker=self.name, lease=lease, parts_first=self._has_put_back)
+            job = jobs.claim(
+                session,
+                queue=self.queue,
+                worker=self.name,
+                lease=lease,
+                parts_first=self._has_put_back,
+                recent=list(self._recent_turns),
+            )
         self._has_put_back = False
         if job is None:
             return False
+        self._note_turn(job.collection_id)
         message = jobs.read_message(job)
         self.current = context = JobContext.bind(job, message, self.name, self.resources)
         ended = threading.Event()
@@ -85,6 +96,13 @@ class Worker:
             renewer.join()
             self.current = None
         return True
+
+    def _note_turn(self, collection: str | None) -> None:
+        if collection is not None:
+            self._recent_turns.pop(collection, None)
+            self._recent_turns[collection] = None
+        if len(self._recent_turns) > MAX_RECENT_TURNS:
+            del self._recent_turns[next(iter(self._recent_turns))]
 
     def _seconds_to_wait(self) -> float:
         left, poll = self.wake_at - time.monotonic(), self.resources.settings.poll_seconds

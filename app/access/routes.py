@@ -13,13 +13,14 @@ from app.db.field_types import Word
 from app.db.tables import Key
 from app.deps import CallerDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep
 from app.deps.audit import audit_as
+from app.deps.idempotency.stored_answers import AnswerRoute
 from app.deps.paging import read_page
 from app.deps.problems import declare_problems
 from app.deps.roles import ADMIN
 from app.deps.scopes import KEY, ROWS
 from app.resources import Resources
 
-router = APIRouter(prefix="/v1/keys", tags=["keys"])
+router = APIRouter(prefix="/v1/keys", tags=["keys"], route_class=AnswerRoute)
 SHOWS_SECRET = {"x-secret": "key", **declare_problems((409, "SecretNotStored"))}
 REVOKES = declare_problems((409, "ResourceInUse"))
 ROTATES = declare_problems((409, "SecretNotStored"), (409, "ResourceInUse"))

@@ -11,12 +11,15 @@ from app.atlases.window import WindowEdges
 from app.db.field_types import CollectionName, TaskName
 from app.deps import ReadDep, WriteDep
 from app.deps.audit import audit_as
+from app.deps.idempotency.stored_answers import AnswerRoute
 from app.deps.job_response import JobOut
 from app.deps.problems import declare_problems
 from app.deps.roles import OPERATOR, READER
 from app.deps.scopes import COLLECTION
 
-router = APIRouter(prefix="/v1/collections/{collection}/deployments/{task}/atlas", tags=["atlases"])
+router = APIRouter(
+    prefix="/v1/collections/{collection}/deployments/{task}/atlas", tags=["atlases"], route_class=AnswerRoute
+)
 
 CollectionId = Annotated[CollectionName, Path(alias="collection")]
 TaskId = Annotated[TaskName, Path(alias="task")]

@@ -18,13 +18,14 @@ from app.clusters.schemas import (
 from app.db.field_types import MAX_ROW_ID, CollectionName
 from app.deps import Limit, NextToken, ReadDep, ResourcesDep, WriteDep
 from app.deps.audit import audit_as
+from app.deps.idempotency.stored_answers import AnswerRoute
 from app.deps.job_response import JobOut
 from app.deps.problems import declare_problems
 from app.deps.roles import OPERATOR, READER
 from app.deps.scopes import COLLECTION
 
 NAMING_PROBLEMS = declare_problems((409, "EnrolmentNotAllowed"))
-router = APIRouter(prefix="/v1/collections/{collection}/clusters", tags=["clusters"])
+router = APIRouter(prefix="/v1/collections/{collection}/clusters", tags=["clusters"], route_class=AnswerRoute)
 
 CollectionId = Annotated[CollectionName, Path(alias="collection")]
 ClusterId = Annotated[int, Path(alias="cluster", ge=1, le=MAX_ROW_ID, description="a cluster's id", examples=[12])]

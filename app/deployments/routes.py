@@ -19,13 +19,14 @@ from app.deps import CallerDep, ReadDep, ResourcesDep, WriteDep
 from app.deps.audit import audit_as
 from app.deps.deployment_path import DeploymentPath, VersionedPath
 from app.deps.headers import describe_headers
+from app.deps.idempotency.stored_answers import AnswerRoute
 from app.deps.job_response import JobOut
 from app.deps.pointer_session import MoveDep
 from app.deps.problems import declare_problems
 from app.deps.roles import ADMIN, READER
 from app.deps.scopes import COLLECTION
 
-router = APIRouter(prefix="/v1/collections/{collection}/deployments", tags=["deployments"])
+router = APIRouter(prefix="/v1/collections/{collection}/deployments", tags=["deployments"], route_class=AnswerRoute)
 PathDep = Annotated[DeploymentPath, Depends()]
 VersionedPathDep = Annotated[VersionedPath, Depends()]
 SHOWN: dict[int | str, dict[str, Any]] = {200: describe_headers("ETag")}

@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 from app.db import examples
 from app.db.session import reading, writing
 from app.deps.caller import Caller
+from app.deps.idempotency.stored_answers import store_answer
 from app.resources import Resources
 from app.serving.engine import Engine
 from app.storage.audit_log.notes import NOTE, AuditNote
@@ -44,11 +45,12 @@ def _open_reading(resources: ResourcesDep, caller: CallerDep, note: AuditDep) ->
         yield session
 
 
-def _open_writing(resources: ResourcesDep, caller: CallerDep, note: AuditDep) -> Iterator[Session]:
+def _open_writing(resources: ResourcesDep, caller: CallerDep, note: AuditDep, request: Request) -> Iterator[Session]:
     """Commit if the route returns, roll back if it raises; both happen before the answer is sent."""
     with writing(resources.database, caller.collections) as session:
         session.info[NOTE] = note
         yield session
+        store_answer(session, request)
     resources.notifier.notify("jobs")
     resources.notifier.notify("changes")
 

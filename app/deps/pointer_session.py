@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 from typing import Annotated
 
-from fastapi import Depends
+from fastapi import Depends, Request
 from sqlalchemy.orm import Session
 
 from app.db.session import writing
 from app.db.tables import Collection, Deployment
 from app.deps import AuditDep, CallerDep, EngineDep, ResourcesDep
+from app.deps.idempotency.stored_answers import store_answer
 from app.publishing.pointers import list_moved_deployments
 from app.serving.deployments import DeploymentKey
 from app.serving.engine import Engine
@@ -17,7 +18,9 @@ from app.storage.audit_log.notes import NOTE
 SWAP_WAIT_SECONDS = 0.7
 
 
-def _open_moving(resources: ResourcesDep, engine: EngineDep, caller: CallerDep, note: AuditDep) -> Iterator[Session]:
+def _open_moving(
+    resources: ResourcesDep, engine: EngineDep, caller: CallerDep, note: AuditDep, request: Request
+) -> Iterator[Session]:
     """Like WriteDep, and wait for the swap, at most SWAP_WAIT_SECONDS: what takes longer to load is served later.
 
     A pointer cannot be moved to a model whose files are damaged: Conflict (ModelDamaged).
@@ -29,6 +32,7 @@ def _open_moving(resources: ResourcesDep, engine: EngineDep, caller: CallerDep, 
             model = session.get_one(Deployment, key).history[-1]["model"]
             if model is not None:
                 resources.models.check(model)
+        store_answer(session, request)
         moved = {
             key: (session.get_one(Collection, key[0]).created_at, version)
             for key, version in list_moved_deployments(session).items()

@@ -37,12 +37,14 @@ class DocumentedApi(FastAPI):
             docs_url=None,  # FastAPI's pages load scripts from a CDN; app/console serves /docs
             redoc_url=None,
             redirect_slashes=False,  # the redirect would name the host that the client has written
-            generate_unique_id_function=lambda route: route.name,
             **options,
         )
-        for router in routers:
-            self.include_router(router)
         self.documented = [route for router in routers for route in router.routes]
+        for route in self.documented:
+            if isinstance(route, APIRoute):
+                route.unique_id = route.name  # the id of the operation
+        # as they are: `include_router` would build each of them again, and match each request twice
+        self.router.routes.extend(self.documented)
         self._entrance: ASGIApp = super().__call__
 
     def answer_at_once(self, route: ImmediateRoute, steps: Steps) -> None:

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Path, Response
 from app.db.field_types import CollectionName
 from app.deps import ResourcesDep, WriteDep
 from app.deps.audit import audit_as
+from app.deps.idempotency.stored_answers import AnswerRoute
 from app.deps.job_response import JobOut, point_to_job
 from app.deps.photos import BINARY
 from app.deps.problems import declare_problems
@@ -15,7 +16,7 @@ from app.deps.scopes import COLLECTION
 from app.embedding_imports import service
 from app.embedding_imports.streaming import ReceivedDep
 
-router = APIRouter(prefix="/v1/collections", tags=["faces"])
+router = APIRouter(prefix="/v1/collections", tags=["faces"], route_class=AnswerRoute)
 CollectionId = Annotated[CollectionName, Path(alias="collection")]
 FORM = {
     "type": "object",

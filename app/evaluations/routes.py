@@ -8,6 +8,7 @@ from app.db import examples
 from app.db.field_types import Word
 from app.deps import Limit, NextToken, ReadDep, ResourcesDep, WriteDep
 from app.deps.audit import audit_as
+from app.deps.idempotency.stored_answers import AnswerRoute
 from app.deps.job_response import point_to_job
 from app.deps.problems import declare_problems
 from app.deps.roles import ADMIN, LARGE_JSON, OPERATOR
@@ -15,7 +16,7 @@ from app.deps.scopes import EVALUATION, ROWS
 from app.evaluations import service
 from app.evaluations.schemas import EvaluationIn, EvaluationsOut, EvaluationStarted, WholeEvaluationOut
 
-router = APIRouter(prefix="/v1/evaluations", tags=["evaluations"])
+router = APIRouter(prefix="/v1/evaluations", tags=["evaluations"], route_class=AnswerRoute)
 OfCollection = Annotated[
     Word | None, Query(description="only evaluations of this collection", examples=[examples.COLLECTION])
 ]

@@ -9,6 +9,7 @@ from app.db.field_types import MAX_INTEGER, NO_NUL, CollectionName, FaceName, Ro
 from app.deps import AuditDep, EngineDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep
 from app.deps.audit import audit_as
 from app.deps.headers import describe_headers
+from app.deps.idempotency.stored_answers import AnswerRoute
 from app.deps.job_response import JobOut, point_to_job
 from app.deps.paging import Order
 from app.deps.photos import read_photos
@@ -22,7 +23,7 @@ from app.faces.service import ImportOptions
 from app.faces.streaming import ReceivedDep
 from ml.types import CropKind
 
-router = APIRouter(prefix="/v1/collections", tags=["faces"])
+router = APIRouter(prefix="/v1/collections", tags=["faces"], route_class=AnswerRoute)
 
 CollectionId = Annotated[CollectionName, Path(alias="collection")]
 FaceId = Annotated[FaceName, Path(max_length=36)]

@@ -7,13 +7,14 @@ from fastapi import APIRouter, Path, Response
 from app.db.field_types import CollectionName
 from app.deps import ReadDep, WriteDep
 from app.deps.audit import audit_as
+from app.deps.idempotency.stored_answers import AnswerRoute
 from app.deps.job_response import JobOut
 from app.deps.roles import OPERATOR
 from app.deps.scopes import COLLECTION
 from app.forecasts import service
 from app.forecasts.schemas import ForecastIn, ForecastOut
 
-router = APIRouter(prefix="/v1/collections", tags=["forecasts"])
+router = APIRouter(prefix="/v1/collections", tags=["forecasts"], route_class=AnswerRoute)
 
 CollectionId = Annotated[CollectionName, Path(alias="collection")]
 

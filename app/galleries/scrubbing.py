@@ -104,33 +104,50 @@ def _erase_answer(session: Session, row: StoredResponse) -> None:
     session.execute(update(StoredResponse).where(*is_row).values(status=ERASED_STATUS, headers={}, body=b""))
 
 
-def scrub_job_items(database: Engine, erased: ErasedNames, check: Check) -> int:
-    """Erase the items of ended photos that name a face or a person, and return their number."""
-    count = 0
-    for job in _list_jobs(database, erased):
-        last = -1
-        while rows := _read_items(database, job, last):
-            check()
-            last = rows[-1].number
-            chosen = [row.number for row in rows if erased.is_whole or _is_item_about(row, erased)]
-            if chosen:
-                values = {"name": ERASED, "detail": {"reasons": [ERASED]}}
-                items = update(JobItem).where(JobItem.job_id == job, JobItem.number.in_(chosen))
-                with writing(database) as session:
-                    session.execute(items.values(**values))
-            count += len(chosen)
-    return count
+def scrub_job_items(database: Engine, erased: Sequence[ErasedNames], check: Check) -> dict[str, int]:
+    """Erase the items of ended photos that name a face or a person, and return erasure id -> their number."""
+    counts = {one.erasure_id: 0 for one in erased}
+    for group in _group_by_collection(erased):
+        for job, created_at in _list_jobs(database, group):
+            earlier = [one for one in group if created_at <= one.requested_at]
+            last = -1
+            while rows := _read_items(database, job, last):
+                check()
+                last = rows[-1].number
+                owners = {row.number: _find_owner(row, earlier) for row in rows}
+                chosen = {number: owner for number, owner in owners.items() if owner is not None}
+                if chosen:
+                    values = {"name": ERASED, "detail": {"reasons": [ERASED]}}
+                    items = update(JobItem).where(JobItem.job_id == job, JobItem.number.in_(chosen))
+                    with writing(database) as session:
+                        session.execute(items.values(**values))
+                for owner in chosen.values():
+                    counts[owner] += 1
+    return counts
 
 
-def _list_jobs(database: Engine, erased: ErasedNames) -> list[str]:
-    """List the jobs of the collection that may have items about what is erased."""
-    jobs = select(Job.id).where(
-        Job.body["collection"].as_string() == erased.collection,
-        Job.created_at <= erased.requested_at,
+def _group_by_collection(erased: Sequence[ErasedNames]) -> Iterable[list[ErasedNames]]:
+    """Group what is erased together, since what names it is read once for all of a collection."""
+    groups: dict[str, list[ErasedNames]] = {}
+    for one in erased:
+        groups.setdefault(one.collection, []).append(one)
+    return groups.values()
+
+
+def _list_jobs(database: Engine, group: Sequence[ErasedNames]) -> list[tuple[str, float]]:
+    """List the jobs of the collection that may have items about what is erased, with when they were created."""
+    jobs = select(Job.id, Job.created_at).where(
+        Job.body["collection"].as_string() == group[0].collection,
+        Job.created_at <= max(one.requested_at for one in group),
         Job.kind.not_in((Erase.kind, Sweep.kind)),
     )
     with reading(database) as session:
-        return list(session.scalars(jobs))
+        return [(job, created_at) for job, created_at in session.execute(jobs)]
+
+
+def _find_owner(item: JobItem, erased: Sequence[ErasedNames]) -> str | None:
+    """Return the id of the first erasure of what an item names."""
+    return next((one.erasure_id for one in erased if one.is_whole or _is_item_about(item, one)), None)
 
 
 def _read_items(database: Engine, job: str, after: int) -> list[JobItem]:
@@ -145,36 +162,41 @@ def _is_item_about(item: JobItem, erased: ErasedNames) -> bool:
     return erased.is_in_folder(item.name)
 
 
-def scrub_reports(database: Engine, erased: ErasedNames) -> int:
-    """Erase what results, problems, reports and histories say of faces and people; return the number of changed rows.
+def scrub_reports(database: Engine, erased: Sequence[ErasedNames]) -> dict[str, int]:
+    """Erase what results, problems, reports and histories say of faces and people.
 
     Of a deleted collection, all results and problems of its jobs are erased. Photos of faces that were given to others
     lose the name of the subject's folder.
+    Return erasure id -> the number of changed rows.
     """
-    if not (erased.is_whole or erased.faces or erased.subject):
-        return 0
-    renamed = _scrub_folders(database, erased)
-    trained = Training.request["collection"].as_string() == erased.collection
-    evaluated = Evaluation.request["collection"].as_string() == erased.collection
-    of_collection = or_(
-        Job.body["collection"].as_string() == erased.collection,
-        Job.id.in_(select(Evaluation.job_id).where(evaluated)),
-    )
-    jobs = (of_collection, Job.created_at <= erased.requested_at)
-    ended = (*jobs, Job.state.not_in(LIVE_STATES))
-    columns: tuple[tuple[Any, tuple[Any, ...]], ...] = (
-        (Job.body, (*ended, Job.kind.not_in((Erase.kind, Sweep.kind)))),
-        (Job.result, jobs),
-        (Job.problem, jobs),
-        (Training.report, (trained,)),
-        (Training.curve, (trained,)),
-        (Evaluation.report, (evaluated,)),
-        (Deployment.history, (Deployment.collection_id == erased.collection,)),
-    )
-    with writing(database) as session:
-        count = scrub_ended_evaluations(session, erased)
-        count += sum(_scrub_column(session, column, where, erased) for column, where in columns)
-    return renamed + count
+    counts = {one.erasure_id: 0 for one in erased}
+    for group in _group_by_collection([one for one in erased if one.is_whole or one.faces or one.subject]):
+        for one in group:
+            counts[one.erasure_id] += _scrub_folders(database, one)
+        collection, latest = group[0].collection, max(one.requested_at for one in group)
+        trained = Training.request["collection"].as_string() == collection
+        evaluated = Evaluation.request["collection"].as_string() == collection
+        of_collection = or_(
+            Job.body["collection"].as_string() == collection,
+            Job.id.in_(select(Evaluation.job_id).where(evaluated)),
+        )
+        jobs = (of_collection, Job.created_at <= latest)
+        ended = (*jobs, Job.state.not_in(LIVE_STATES))
+        columns: tuple[tuple[Any, tuple[Any, ...]], ...] = (
+            (Job.body, (*ended, Job.kind.not_in((Erase.kind, Sweep.kind)))),
+            (Job.result, jobs),
+            (Job.problem, jobs),
+            (Training.report, (trained,)),
+            (Training.curve, (trained,)),
+            (Evaluation.report, (evaluated,)),
+            (Deployment.history, (Deployment.collection_id == collection,)),
+        )
+        with writing(database) as session:
+            for one in group:
+                counts[one.erasure_id] += scrub_ended_evaluations(session, one)
+            for column, where in columns:
+                _scrub_column(session, column, where, group, counts)
+    return counts
 
 
 def _scrub_folders(database: Engine, erased: ErasedNames) -> int:
@@ -199,16 +221,23 @@ def _scrub_folders(database: Engine, erased: ErasedNames) -> int:
 
 
 def _scrub_column(
-    session: Session, column: InstrumentedAttribute[Any], where: Iterable[Any], erased: ErasedNames
-) -> int:
-    changed = 0
+    session: Session,
+    column: InstrumentedAttribute[Any],
+    where: Iterable[Any],
+    erased: Sequence[ErasedNames],
+    counts: dict[str, int],
+) -> None:
+    """Scrub a column, and add the changed rows to the counts. Of a job, only erasures that came after it count."""
+    is_job = column.class_ is Job
     for row in session.scalars(select(column.class_).where(*where, column.is_not(None))):
         value = getattr(row, column.key)
-        scrubbed = _scrub_whole(column, value) if erased.is_whole and column.class_ is Job else scrub(value, erased)
-        if scrubbed != value:
-            setattr(row, column.key, scrubbed)
-            changed += 1
-    return changed
+        for one in erased:
+            if is_job and row.created_at > one.requested_at:
+                continue
+            scrubbed = _scrub_whole(column, value) if one.is_whole and is_job else scrub(value, one)
+            if scrubbed != value:
+                counts[one.erasure_id] += 1
+                setattr(row, column.key, value := scrubbed)
 
 
 def _scrub_whole(column: InstrumentedAttribute[Any], value: dict[str, Any]) -> dict[str, Any]:

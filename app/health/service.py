@@ -17,6 +17,9 @@ from app.serving.engine import Engine
 from app.serving.loaded_index import IndexState, LoadedIndex
 
 MAX_SILENCE_SECONDS = 30.0
+RECOMPARE_SECONDS = 1.0
+MAX_RECOMPARED = 20
+"""So many indexes that have not changed are compared again at once, since there may be thousands."""
 CHAMPION_DAMAGED = (
     "the stored files of the champion are damaged: restore them from a backup, or publish another model; the log and "
     "the deployment name it"
@@ -26,15 +29,16 @@ CHAMPION_DAMAGED = (
 def list_unready_reasons(engine: Engine) -> list[str]:
     """List the reasons why this process cannot serve everything yet; the list is empty if it can.
 
-    They count deployments and name none, since anybody may ask. For each deployment, faces, embeddings and the ids of
-    the index are counted in one snapshot. An index that matched its table before and is a few changes behind is ready.
+    They count deployments and name none, since anybody may ask. For a deployment, faces, embeddings and the ids of
+    the index are counted in one snapshot after each change, and again from time to time. An index that matched its
+    table before and is a few changes behind is ready.
     Raises OperationalError or Busy if the database cannot be reached.
     """
     fault = engine.resources.home.find_fault() or engine.resources.home.find_write_fault()
     if fault is not None:
         return [fault]
     served = {(s.collection, s.task): (s.champion, s.champion.state) for s in engine.list_deployments()}
-    reasons = list[str]()
+    reasons, compared = list[str](), list[tuple[LoadedIndex, IndexState]]()
     rows = select(Deployment.collection_id, Deployment.task, Deployment.champion, Collection.change)
     with snapshot(engine.resources.database) as session:
         for collection, task, champion, change in session.execute(
@@ -48,8 +52,22 @@ def list_unready_reasons(engine: Engine) -> list[str]:
             elif entry[1].change != change:
                 reasons += _report_lag(engine, entry[0], change - entry[1].change)
             else:
-                reasons += _compare_counts(*entry, index_builder.count_rows(session, entry[0].key))
+                compared.append(entry)
+        for index, state in _choose_due(compared):
+            reasons += _compare_counts(index, state, index_builder.count_rows(session, index.key))
     return [f"deployments: {count}, {reason}" for reason, count in Counter(reasons).items()]
+
+
+def _choose_due(indexes: list[tuple[LoadedIndex, IndexState]]) -> list[tuple[LoadedIndex, IndexState]]:
+    """Choose the indexes whose rows are to be counted: all that did not match since their last change, and of the
+    others some that were compared the longest ago."""
+    due, others = list[tuple[LoadedIndex, IndexState]](), list[tuple[LoadedIndex, IndexState]]()
+    for index, state in indexes:
+        is_known = index.matches_table and index.compared_change == state.change and not index.comparison_due
+        (others if is_known else due).append((index, state))
+    latest = time.monotonic() - RECOMPARE_SECONDS
+    others = [entry for entry in others if entry[0].compared_at < latest]
+    return due + sorted(others, key=lambda entry: entry[0].compared_at)[:MAX_RECOMPARED]
 
 
 def _report_lag(engine: Engine, index: LoadedIndex, changes: int) -> list[str]:
@@ -64,7 +82,7 @@ def _report_lag(engine: Engine, index: LoadedIndex, changes: int) -> list[str]:
 def _compare_counts(index: LoadedIndex, state: IndexState, counts: tuple[int, int]) -> list[str]:
     rows, vectors = counts
     if rows == vectors == state.vectors:
-        index.matches_table = True
+        index.note_comparison(True, state.change)
         return []
     index.comparison_due = True
     return [f"{rows} rows, {vectors} vectors, {state.vectors} ids"]

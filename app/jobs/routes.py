@@ -12,6 +12,7 @@ from app.db.field_types import Word
 from app.db.tables import JobItem
 from app.deps import CallerDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep
 from app.deps.audit import audit_as
+from app.deps.idempotency.stored_answers import AnswerRoute
 from app.deps.job_response import RUNNING, JobEntry, JobOut
 from app.deps.job_response import State as JobState
 from app.deps.paging import Order, read_page
@@ -21,7 +22,7 @@ from app.deps.scopes import JOB, ROWS
 from app.jobs import events, service
 from app.jobs.schemas import ItemOut, ItemsOut, JobsOut
 
-router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=AnswerRoute)
 JobId = Annotated[Word, Path(description="a job's id", examples=[examples.JOB])]
 State = Annotated[
     Word | None, Query(alias="state", description="only items in this state: queued, done, failed", examples=["failed"])

@@ -8,6 +8,7 @@ from app.db import examples
 from app.db.field_types import Word
 from app.deps import CallerDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep
 from app.deps.audit import audit_as
+from app.deps.idempotency.stored_answers import AnswerRoute
 from app.deps.job_response import JobOut
 from app.deps.paging import Order
 from app.deps.problems import declare_problems
@@ -16,7 +17,7 @@ from app.deps.scopes import ROWS, SNAPSHOT
 from app.kept_snapshots import service
 from app.kept_snapshots.schemas import RestoreIn, SnapshotIn, SnapshotOut, SnapshotsOut, SnapshotStarted
 
-router = APIRouter(prefix="/v1/snapshots", tags=["snapshots"])
+router = APIRouter(prefix="/v1/snapshots", tags=["snapshots"], route_class=AnswerRoute)
 SnapshotId = Annotated[Word, Path(alias="snapshot", description="a snapshot's id", examples=[examples.SNAPSHOT])]
 OfCollection = Annotated[
     Word | None, Query(description="only snapshots of this collection alone", examples=[examples.COLLECTION])

@@ -8,6 +8,7 @@ from app.db import examples
 from app.db.field_types import Word
 from app.deps import CallerDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep
 from app.deps.audit import audit_as
+from app.deps.idempotency.stored_answers import AnswerRoute
 from app.deps.problems import declare_problems
 from app.deps.roles import LARGE_JSON, OPERATOR, READ
 from app.deps.scopes import ROWS
@@ -25,7 +26,7 @@ from app.labels.schemas import (
     WithdrawnOut,
 )
 
-router = APIRouter(prefix="/v1/labels", tags=["labels"])
+router = APIRouter(prefix="/v1/labels", tags=["labels"], route_class=AnswerRoute)
 CSV = f"face_a,face_b,same,by\n{examples.FACE},{examples.OTHER_FACE},true,{examples.LABELLER}\n"
 JSONL = f'{{"face_a": "{examples.FACE}", "face_b": "{examples.OTHER_FACE}", "same": true}}\n'
 FORM = {

@@ -8,6 +8,7 @@ from app.db.field_types import ModelName
 from app.db.tables import ModelRecord
 from app.deps import CallerDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep
 from app.deps.audit import audit_as
+from app.deps.idempotency.stored_answers import AnswerRoute
 from app.deps.job_response import JobOut
 from app.deps.paging import read_page
 from app.deps.pointer_session import MoveDep
@@ -17,7 +18,7 @@ from app.deps.scopes import MODEL, ROWS
 from app.models import service
 from app.models.schemas import ModelInFull, ModelsOut, PublishAtIn, PublishedOut, RefitIn, RefitStarted
 
-router = APIRouter(prefix="/v1/models", tags=["models"])
+router = APIRouter(prefix="/v1/models", tags=["models"], route_class=AnswerRoute)
 ModelId = Annotated[ModelName, Path()]
 PUBLISHES = declare_problems(
     (409, "ExternalDescriptor"),

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from sqlalchemy import and_, bindparam, exists, or_, select, update
+from sqlalchemy import ColumnElement, and_, bindparam, case, exists, literal, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
 from app.db.tables import Collection, Job, now
@@ -36,6 +36,7 @@ def enqueue(
         kind=message.kind,
         body=message.model_copy(update={"bound_to": bound_to}).model_dump(mode="json"),
         queue=message.queue,
+        collection_id=next(iter(bound_to), None),
         lock=message.lock,
         parent_id=parent,
         not_before=now() + delay if delay else 0.0,
@@ -69,12 +70,23 @@ def is_any_due(session: Session, queue: str) -> bool:
     return session.execute(DUE_QUERY, {"queue": queue, "now": now()}).first() is not None
 
 
-def claim(session: Session, *, queue: str, worker: str, lease: float, parts_first: bool = False) -> Job | None:
-    """Claim the oldest job of the queue that may run now, for `lease` seconds. Returns None if there is none.
+def claim(
+    session: Session,
+    *,
+    queue: str,
+    worker: str,
+    lease: float,
+    parts_first: bool = False,
+    recent: Sequence[str] = (),
+) -> Job | None:
+    """Claim a job of the queue that may run now, for `lease` seconds. Returns None if there is none.
 
-    New jobs come first; then jobs that were put back, by the time at which they are due; and parts of imports last,
-    since they wait by the dozen. parts_first: a part comes before jobs that were put back
+    New jobs come first, then jobs that were put back, and parts of imports last, since they wait by the dozen. Of each
+    kind, collections have their turns one after the other, and of one collection the job that is due first comes first.
     Two workers never claim the same job.
+
+    parts_first: a part comes before jobs that were put back
+    recent: the collections that had a turn lately, the last one last
     """
     is_new, is_part = and_(Job.parent_id.is_(None), Job.not_before == 0.0), Job.parent_id.is_not(None)
     earlier = aliased(Job)
@@ -83,7 +95,7 @@ def claim(session: Session, *, queue: str, worker: str, lease: float, parts_firs
         select(Job.id)
         .where(Job.state == "queued", Job.queue == queue, Job.not_before <= now())
         .where(or_(Job.lock.is_(None), ~is_blocked))
-        .order_by(~is_new, ~is_part if parts_first else is_part, Job.not_before, Job.id)
+        .order_by(~is_new, ~is_part if parts_first else is_part, _rank_turn(recent), Job.not_before, Job.id)
         .limit(1)
         .with_for_update(skip_locked=True, of=Job)
     )
@@ -99,6 +111,12 @@ def claim(session: Session, *, queue: str, worker: str, lease: float, parts_firs
     job = session.get_one(Job, job_id, populate_existing=True)
     job.started_at = job.started_at or now()
     return job
+
+
+def _rank_turn(recent: Sequence[str]) -> ColumnElement[int]:
+    """The later a collection had its turn, the later its next one. Collections that are not listed come first."""
+    ranks = {collection: rank for rank, collection in enumerate(recent, 1)}
+    return case(ranks, value=Job.collection_id, else_=0) if ranks else literal(0)
 
 
 def renew(session: Session, job_id: str, *, worker: str, lease: float) -> bool:

@@ -4,6 +4,7 @@ Redis only saves the wait: without it, every process polls the database twice a 
 """
 
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
 
 Topic = Literal["jobs", "changes", "keys"]
 CHANNEL = "likeness"
+AWAY_SECONDS = 5.0
+"""For so long a Redis that did not answer is left alone: to wait for one that hangs takes each write seconds."""
 
 
 class Notifier:
@@ -20,6 +23,7 @@ class Notifier:
     def __init__(self, url: str = "") -> None:
         self._client = _connect(url) if url else None
         self._rung: dict[str, threading.Event] = {topic: threading.Event() for topic in get_args(Topic)}
+        self._away_until = float("-inf")  # by the monotonic clock
         self._listeners: list[tuple[Topic, Callable[[], None]]] = []
         self._closed = threading.Event()
         self._listener = threading.Thread(target=self._listen, name="notifier", daemon=True)
@@ -33,13 +37,13 @@ class Notifier:
     def notify(self, topic: Topic) -> None:
         """Wake those who wait for this topic. Call it after the commit."""
         self._deliver(topic)
-        if self._client is not None:
+        if self._client is not None and time.monotonic() >= self._away_until:
             from redis import RedisError  # only where Redis is used
 
             try:
                 self._client.publish(CHANNEL, topic)
             except (RedisError, OSError, ValueError):  # the last two: the connection is being closed
-                return  # the other processes poll
+                self._away_until = time.monotonic() + AWAY_SECONDS  # the other processes poll
 
     def wait(self, topic: Topic, seconds: float) -> None:
         """Return at the next notification of this topic, or after so many seconds."""

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Path, Response
 from app.db.field_types import CollectionName
 from app.deps import CallerDep, ReadDep, ResourcesDep
 from app.deps.audit import audit_as
+from app.deps.idempotency.stored_answers import AnswerRoute
 from app.deps.job_response import JobOut
 from app.deps.pointer_session import MoveDep
 from app.deps.problems import declare_problems
@@ -15,7 +16,7 @@ from app.deps.scopes import COLLECTION, ROWS
 from app.recognisers import service
 from app.recognisers.schemas import RecognisersOut, UsedRecogniserOut, UseRecogniserIn
 
-router = APIRouter(prefix="/v1", tags=["recognisers"])
+router = APIRouter(prefix="/v1", tags=["recognisers"], route_class=AnswerRoute)
 CollectionId = Annotated[CollectionName, Path()]
 USED: dict[int | str, dict[str, Any]] = {
     200: {"model": UsedRecogniserOut, "description": "the recogniser serves already, or serves again at once"},

@@ -58,7 +58,7 @@ class IndexLoader:
                 folder=self.resources.indexes,
             )
             loaded = LoadedIndex(key, model, index, change, compensation)
-            loaded.matches_table = index_builder.count_rows(session, key) == (len(index), len(index))
+            loaded.note_comparison(index_builder.count_rows(session, key) == (len(index), len(index)), change)
         seconds = time.monotonic() - started
         log.info("index.built collection=%s task=%s vectors=%d s=%.2f", key.collection, key.task, len(index), seconds)
         return loaded
@@ -107,7 +107,7 @@ class IndexLoader:
             loaded.apply(removed, added, change)
             if compare:
                 faces, embeddings = index_builder.count_rows(session, key)
-                loaded.matches_table = faces == embeddings == loaded.state.vectors
+                loaded.note_comparison(faces == embeddings == loaded.state.vectors, change)
                 loaded.comparison_due = False
                 return embeddings == loaded.state.vectors
             return True

@@ -46,6 +46,8 @@ class LoadedIndex:
         self.saved_change: int | None = None  # the change of its snapshot on disk
         self.save_tried_at = float("-inf")  # when a snapshot was last tried, by the monotonic clock
         self.matches_table = False  # rows, vectors and ids had equal counts when last compared
+        self.compared_change: int | None = None  # the change at which they were
+        self.compared_at = float("-inf")  # and when, by the monotonic clock
         self.comparison_due = False  # a health check saw counts differ: compare at the next step
         self.is_stale = False  # it differs from its table and must be rebuilt
         self.person_templates: dict[int, PersonTemplate] = {}  # by person; emptied at every change
@@ -83,6 +85,10 @@ class LoadedIndex:
     def _note_search(self, seconds: float) -> None:
         known = self.search_seconds
         self.search_seconds = seconds if math.isinf(known) else known + SEARCH_SMOOTHING * (seconds - known)
+
+    def note_comparison(self, matches: bool, change: int) -> None:
+        """Note whether rows, vectors and ids had equal counts at a change."""
+        self.matches_table, self.compared_change, self.compared_at = matches, change, time.monotonic()
 
     def iterate_rows(self, ids: Ids) -> Iterator[EmbeddingBatch]:
         """Yield the rows of (n,) ids in batches; those that are removed meanwhile are left out."""

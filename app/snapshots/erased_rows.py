@@ -40,17 +40,16 @@ def erase_from_rows(rows: Engine, erased: Sequence[ErasedNames], check: Check) -
     A person may have been called otherwise when the snapshot was taken: the names that the deleted rows have are erased
     too. The deleted bytes stay in the file until it is vacuumed. Returns the ids of the erasures that found something.
     """
-    changed = set[str]()
+    counts, known = dict[str, int](), []
     for one in erased:
         check()
         with Session(rows) as session, session.begin():
             count, names = (_delete_collection if one.is_whole else _delete_people)(session, one)
-        known = one.add_names(names)
+        known.append(one.add_names(names))
         with Session(rows) as session, session.begin():
-            count += scrub_live_evaluations(session, known)
-        if count + scrub_job_items(rows, known, check) + scrub_reports(rows, known):
-            changed.add(one.erasure_id)
-    return changed
+            counts[one.erasure_id] = count + scrub_live_evaluations(session, known[-1])
+    items, reports = scrub_job_items(rows, known, check), scrub_reports(rows, known)
+    return {erasure for erasure, count in counts.items() if count + items[erasure] + reports[erasure]}
 
 
 def _delete_collection(session: Session, erased: ErasedNames) -> tuple[int, set[str]]:

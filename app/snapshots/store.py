@@ -12,9 +12,7 @@ from uuid import uuid4
 from app.config import SNAPSHOT_FOLDER
 from app.errors import Busy, Conflict
 from app.snapshots.manifest import MANIFEST
-
-MIN_FREE_BYTES = 2**28
-"""What a snapshot leaves free on its disk, so that the service can go on."""
+from app.storage.free_space import MIN_FREE_BYTES, count_free_bytes, format_size, has_room
 
 
 def locate_snapshot(home: Path, snapshot_id: str) -> Path:
@@ -74,8 +72,8 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 def check_room(path: Path, size: int) -> None:
     """Check that so many bytes fit on the disk of a file that will be written. Raises Conflict."""
-    free = shutil.disk_usage(path.parent).free
-    if size + MIN_FREE_BYTES > free:
+    if not has_room(path.parent, size):
+        free = count_free_bytes(path.parent)
         raise Conflict(
             f"the snapshot needs {format_size(size)} more, and {format_size(free)} are free, of which "
             f"{format_size(MIN_FREE_BYTES)} are left to the service; free some, or delete snapshots",
@@ -94,8 +92,3 @@ def refuse_full_disk() -> Iterator[None]:
         raise Conflict(
             "the disk became full while the snapshot was written; free some space", code="InsufficientStorage"
         ) from error
-
-
-def format_size(size: int) -> str:
-    """Return a size for people, in MiB."""
-    return f"{size / 2**20:,.0f} MiB"

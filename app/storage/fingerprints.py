@@ -82,6 +82,7 @@ class FingerprintFinder:
         self._prefixes = np.array(sorted(self._by_prefix), np.uint64)
         self._may_be = np.zeros(1 << TABLE_BITS, np.bool_)
         self._may_be[self._prefixes & np.uint64((1 << TABLE_BITS) - 1)] = True
+        self._longest = max((length for of_prefix in self._by_prefix.values() for length in of_prefix), default=0)
         self._hash_prefixes, self._hash_bytes = hash_prefixes, hash_bytes
 
     def find(self, block: bytes) -> Iterator[Fingerprint]:
@@ -93,14 +94,29 @@ class FingerprintFinder:
                     yield from by_mac.get(self._hash_bytes(data), ())
 
     def _iterate_candidates(self, block: bytes) -> Iterator[tuple[int, int]]:
-        """Yield the positions whose next PREFIX_BYTES have the prefix of a fingerprint, with that prefix."""
+        """Yield the positions whose next PREFIX_BYTES have the prefix of a fingerprint, with that prefix.
+
+        Positions where one byte only repeats are left out: in a file of SQLite, most of them have zeros.
+        """
         if not len(self._prefixes):
             return
+        changes: NDArray[np.int64] | None = None
         for offset in range(PREFIX_BYTES):
             count = (len(block) - offset) // PREFIX_BYTES
             if count <= 0:
                 return
             hashes = self._hash_prefixes(np.frombuffer(block, "<u8", count, offset))
             near = np.flatnonzero(self._may_be[hashes & np.uint64((1 << TABLE_BITS) - 1)])
-            for index in near[np.isin(hashes[near], self._prefixes)].tolist():
-                yield offset + PREFIX_BYTES * index, int(hashes[index])
+            near = near[np.isin(hashes[near], self._prefixes)]
+            if len(near):
+                changes = _list_changes(block) if changes is None else changes
+                positions = offset + PREFIX_BYTES * near
+                repeats = changes[np.searchsorted(changes, positions, side="right")] - positions
+                for index in near[repeats < self._longest].tolist():
+                    yield offset + PREFIX_BYTES * index, int(hashes[index])
+
+
+def _list_changes(block: bytes) -> NDArray[np.int64]:
+    """Return the rising positions whose byte differs from the one before, and the end of the block."""
+    values = np.frombuffer(block, np.uint8)
+    return np.append(np.flatnonzero(values[1:] != values[:-1]) + 1, len(values))

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Path, Response
 from app.db.field_types import CollectionName, NewSubjectId, SubjectId
 from app.deps import Limit, NextToken, ReadDep, ResourcesDep, WriteDep
 from app.deps.audit import audit_as
+from app.deps.idempotency.stored_answers import AnswerRoute
 from app.deps.problems import declare_problems
 from app.deps.roles import OPERATOR, READER
 from app.deps.scopes import COLLECTION
@@ -14,7 +15,7 @@ from app.galleries import subjects
 from app.subjects import service
 from app.subjects.schemas import ErasedOut, MergeIn, SubjectIn, SubjectOut, SubjectsOut
 
-router = APIRouter(prefix="/v1/collections/{collection}/subjects", tags=["subjects"])
+router = APIRouter(prefix="/v1/collections/{collection}/subjects", tags=["subjects"], route_class=AnswerRoute)
 
 CollectionId = Annotated[CollectionName, Path(alias="collection")]
 Id = Annotated[SubjectId, Path(alias="subject")]

@@ -8,6 +8,7 @@ from app.db import examples
 from app.db.field_types import Word
 from app.deps import Limit, NextToken, ReadDep, ResourcesDep, WriteDep
 from app.deps.audit import audit_as
+from app.deps.idempotency.stored_answers import AnswerRoute
 from app.deps.job_response import point_to_job
 from app.deps.paging import Order
 from app.deps.problems import declare_problems
@@ -16,7 +17,7 @@ from app.deps.scopes import ROWS, TRAINING
 from app.trainings import service
 from app.trainings.schemas import TrainingIn, TrainingsOut, TrainingStarted, WholeTrainingOut
 
-router = APIRouter(prefix="/v1/trainings", tags=["trainings"])
+router = APIRouter(prefix="/v1/trainings", tags=["trainings"], route_class=AnswerRoute)
 OfCollection = Annotated[
     Word | None, Query(description="only trainings of this collection", examples=[examples.COLLECTION])
 ]

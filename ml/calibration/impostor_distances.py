@@ -61,7 +61,7 @@ class ImpostorDistances:
         ranks = np.concatenate([np.arange(min(n, keep // 4)), np.geomspace(1, n, keep).round() - 1])
         kept = np.unique(ordered[np.unique(ranks).astype(np.int64)])
         counts = np.searchsorted(ordered, kept, side="right")
-        effective = np.full(len(kept), n) if people is None else effective_pairs(people[order])[counts - 1]
+        effective = np.full(len(kept), n) if people is None else effective_pairs(people[order], counts)
         return cls(n, tuple(kept.tolist()), tuple(counts.tolist()), tuple(effective.round(1).tolist()))
 
     def fmr(self, distance: Distances) -> Distances:

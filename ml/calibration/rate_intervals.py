@@ -124,11 +124,12 @@ def _within(rate: float, n: int, max_ratio: float) -> bool:
     return low > 0 and high <= max_ratio * low
 
 
-def effective_pairs(people: Ids) -> Floats:
-    """Return the effective number of independent pairs for the rate at each distance.
+def effective_pairs(people: Ids, ranks: Ids | None = None) -> Floats:
+    """Return the effective number of independent pairs for the rate at some distances.
 
     people: (P, 2) numbers of the two people of each pair, in rising order of the pairs' distances
-    Returns (P,): the entry at index k - 1 is for the rate k / P at the k-th distance. Above 0 and at most P.
+    ranks: (R,) the distances, counted from 1 in this order; None: all, 1 to P
+    Returns (R,): the entry of rank k is for the rate k / P. Above 0 and at most P.
     """
     n = len(people)
     first, second = people.T
@@ -137,21 +138,24 @@ def effective_pairs(people: Ids) -> Floats:
     pairs_of = np.bincount(person.ravel()).astype(np.float64)
     fewest = max(1.0, 1 / (2 * np.square(pairs_of).sum() / pairs_of.sum() ** 2 + 1 / n))
     if pairs_of.max() >= n:  # one person is in every pair: the variance over people is unknown
-        return np.full(n, fewest)
+        return np.full(n if ranks is None else len(ranks), fewest)
+    chosen = np.arange(n) if ranks is None else np.asarray(ranks) - 1
     rates = np.arange(1, n + 1) / n
-    widened, part, twice = _variances(person, pairs_of)
+    part, fourths, twice = _variances(person, pairs_of)
     independent = rates * (1 - rates) / n
-    between = _extrapolated(np.maximum(part - twice - independent, 0) / rates**2) * rates**2
-    inflated = independent + _held(widened) * between
-    effective = np.divide(rates * (1 - rates), inflated, out=np.zeros(n), where=inflated > 0)
+    between = (_extrapolated(np.maximum(part - twice - independent, 0) / rates**2) * rates**2)[chosen]
+    held = np.maximum(chosen, _anchor(n) - 1)  # at distances with few pairs, the factor of the first one with enough
+    inflated = independent[chosen] + _student_factor(part[held], fourths[held], len(pairs_of)) * between
+    rates = rates[chosen]
+    effective = np.divide(rates * (1 - rates), inflated, out=np.zeros(len(chosen)), where=inflated > 0)
     return np.clip(effective, fewest, n)
 
 
 def _variances(people: Ids, pairs_of: Floats) -> tuple[Floats, Floats, Floats]:
     """Estimate the variance of the share of (P, 2) pairs up to each distance.
 
-    Returns (P,) the factor by which the variance is widened because it is estimated, (P,) the jackknife over people,
-    and (P,) the part that the jackknife counts twice. pairs_of: (K,) number of pairs of each person.
+    Returns (P,) the jackknife over people, (P,) the sum over people of the squares of their parts of it, and (P,) what
+    the jackknife counts twice. pairs_of: (K,) number of pairs of each person.
 
     A person with n pairs, y of them near, contributes ((y - n rate) / (P - n))^2. The sums over people of y^2, y n, ...
     grow by a simple amount with each further pair, so one pass computes them for all distances.
@@ -178,7 +182,7 @@ def _variances(people: Ids, pairs_of: Floats) -> tuple[Floats, Floats, Floats]:
     together = np.unique(codes, return_inverse=True)[1]
     pairs, met = np.bincount(together).astype(np.float64), _rank_within(together)
     twice = np.cumsum(2 * met - 1) - 2 * rate * np.cumsum(pairs[together]) + rate**2 * np.square(pairs).sum()
-    return _student_factor(squares, fourths, len(pairs_of)), squares, twice / size**2
+    return squares, fourths, twice / size**2
 
 
 def _rank_within(groups: Ids) -> Floats:
@@ -193,26 +197,22 @@ def _rank_within(groups: Ids) -> Floats:
 
 def _extrapolated(spread: Floats) -> Floats:
     """Extrapolate the (P,) squared relative spread between people to distances with few pairs; it is never lowered."""
-    n = len(spread)
-    anchor = max(1, min(MIN_EVENTS, n // 4))
+    anchor = _anchor(len(spread))
     grown = spread[anchor - 1] * (anchor / np.arange(1, anchor + 1)) ** TAIL_EXPONENT
     extrapolated = spread.copy()
     extrapolated[:anchor] = np.maximum(spread[:anchor], grown)
     return extrapolated
 
 
-def _held(factors: Floats) -> Floats:
-    """Return the (P,) factors; at distances with few pairs, the factor of the first distance with enough pairs."""
-    anchor = max(1, min(MIN_EVENTS, len(factors) // 4))
-    held = factors.copy()
-    held[:anchor] = factors[anchor - 1]
-    return held
+def _anchor(pairs: int) -> int:
+    """Return the rank of the first distance with enough pairs to estimate the variance between people."""
+    return max(1, min(MIN_EVENTS, pairs // 4))
 
 
 def _student_factor(squares: Floats, fourths: Floats, people: int) -> Floats:
-    """Return the squared ratio of Student's and the normal quantile, by which an estimated variance is widened.
+    """Return the (R,) squared ratios of Student's and the normal quantile, by which estimated variances are widened.
 
-    squares, fourths: (P,) sums over people of the second and fourth powers of their parts. The degrees of freedom are
+    squares, fourths: (R,) sums over people of the second and fourth powers of their parts. The degrees of freedom are
     Satterthwaite's, 2 V^2 / Var(V): few if most of the variance comes from few people.
     """
     doubt = np.maximum(fourths - squares**2 / people, 0)

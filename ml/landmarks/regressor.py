@@ -1,7 +1,7 @@
 """The default landmarker: a small five-point CNN that ships with the code (see CARD.md)."""
 
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 import numpy as np
@@ -37,10 +37,13 @@ class Regressor(Landmarker):
             raise Unavailable(
                 f"the landmark model {self.path} is missing; `python -m ml.landmarks.training.train` trains one"
             )
+
+    @cached_property
+    def _session(self) -> onnxruntime.InferenceSession:
+        """The network, which is loaded with the first photo: most workers and commands analyse none."""
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
-        session = onnxruntime.InferenceSession(str(self.path), options, providers=["CPUExecutionProvider"])
-        object.__setattr__(self, "_session", session)
+        return onnxruntime.InferenceSession(str(self.path), options, providers=["CPUExecutionProvider"])
 
     def _locate(self, image: Image, detection: Detection) -> Points | None:
         points = detection.landmarks
@@ -69,7 +72,7 @@ class Regressor(Landmarker):
     def _offsets(self, patches: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Run the network on n patches: (n, 5, 2) offsets from the average face, in eye distances."""
         normal = patch_frames.normalise_patches(patches.astype(np.float32) / np.float32(255))
-        [output] = self._session.run(None, {"patches": normal})  # type: ignore[attr-defined]
+        [output] = self._session.run(None, {"patches": normal})
         return np.asarray(output, np.float32).reshape(-1, 5, 2)
 
 

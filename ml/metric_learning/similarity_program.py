@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ml.embedders.base import Progress
+from ml.metric_learning.training_loop import PROGRESS_REPORTS, ReportSchedule
 
 POWER_ITERATIONS = 20
 """Iterations by which the greatest curvature of the dual is found."""
@@ -49,13 +50,14 @@ class SimilarityProgram:
         """Solve by Nesterov's method on the dual, with restarts, until the gap is at most the tolerance."""
         force = ahead = self.weight / 2
         curvature, momentum = self._estimate_curvature(), 1.0
+        schedule = ReportSchedule(max(1, steps // PROGRESS_REPORTS))
         for step in range(1, steps + 1):
             g, m = self.matrices(ahead)
             hinge = 1 - self.sign * self.scores(g, m)
             loss = self.loss(g, m, hinge)
             gap = (loss - self.dual(ahead, g, m, hinge)) / max(abs(loss), 1e-12)
             done = gap <= tolerance or step == steps
-            if done or step % max(1, steps // 100) == 0:
+            if done or schedule.is_due(step):
                 progress(steps if done else step, steps, {"loss": loss, "gap": gap})
             if done:
                 break

@@ -1,5 +1,6 @@
 """The one training loop: steps, a running loss, progress, scores on held-out people, and the best parameters."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -11,6 +12,8 @@ from ml.embedders.base import Progress
 
 PROGRESS_REPORTS = 100
 """How often progress is reported in a fit, besides every evaluation."""
+MAX_SILENT_SECONDS = 1.0
+"""After so long progress is reported anyway: it is where a fit of a billion steps can be stopped."""
 
 
 class BatchLearner(Protocol):
@@ -72,6 +75,7 @@ class TrainingLoop:
         report_every = max(1, self.steps // PROGRESS_REPORTS)
         best = _Best(self.fits)
         loss: float | Tensor | None = None
+        schedule = ReportSchedule(report_every)
         if score and self.evaluates_start:
             best.offer(learner, 0, None, score())
         for step in range(1, self.steps + 1):
@@ -81,12 +85,26 @@ class TrainingLoop:
             evaluates = score is not None and (last or step % evaluate_every == 0)
             if score and evaluates:
                 best.offer(learner, step, loss, score())
-            if last or evaluates or step % report_every == 0:
+            if last or evaluates or schedule.is_due(step):
                 progress(step, self.steps, {"loss": _mean(loss)} | best.report())
         if best.scores is None:
             learner.keep(torch.ones(self.fits, dtype=torch.bool))
             best.steps, best.losses = [self.steps] * self.fits, _values(loss, self.fits)
         return best.outcome(_values(loss, self.fits))
+
+
+class ReportSchedule:
+    """When a loop reports its progress. every: after so many steps, and after MAX_SILENT_SECONDS"""
+
+    def __init__(self, every: int) -> None:
+        self.every, self._due_at = every, time.monotonic() + MAX_SILENT_SECONDS
+
+    def is_due(self, step: int) -> bool:
+        """Tell whether to report after this step; it counts as reported then."""
+        if step % self.every and time.monotonic() < self._due_at:
+            return False
+        self._due_at = time.monotonic() + MAX_SILENT_SECONDS
+        return True
 
 
 @dataclass(eq=False)

@@ -1,4 +1,5 @@
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -10,7 +11,15 @@ from app.db.tables import Collection, Deployment
 from app.errors import Conflict
 from app.resources import Resources
 from tests.app.test_faces import picture, wait_until
+from tests.databases import remove_test_data
 from tests.service import Service
+
+
+@pytest.fixture
+def service(lasting_service: Service) -> Iterator[Service]:
+    """The service of the module, without what the tests before have written."""
+    yield lasting_service
+    remove_test_data(lasting_service.resources)
 
 
 def test_a_collection_is_created_once_and_can_be_read(service: Service) -> None:

@@ -1,5 +1,6 @@
 """Evaluations over HTTP."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,10 +11,18 @@ from app.db.tables import Evaluation
 from app.evaluations.schemas import MAX_TEXT_BYTES
 from app.evaluations.service import list_evaluations
 from app.storage.model_cache import LBP_MODEL
+from tests.databases import remove_test_data
 from tests.gallery import enrol
 from tests.service import Service
 
-on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+on_sqlite = pytest.mark.parametrize("lasting_service", ["sqlite"], indirect=True)
+
+
+@pytest.fixture
+def service(lasting_service: Service) -> Iterator[Service]:
+    """The service of the module, without what the tests before have written."""
+    yield lasting_service
+    remove_test_data(lasting_service.resources)
 
 
 def stocked(service: Service) -> None:

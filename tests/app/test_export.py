@@ -89,7 +89,7 @@ def score_pairs(exported: Exported) -> NDArray[np.float64]:
     """Score all pairs by the exported file alone; a greater score is nearer."""
     x, metric = exported["x"].astype(np.float64), str(exported["metric"])
     if metric == "l2":
-        return np.asarray(-((x[:, None] - x[None]) ** 2).sum(2))
+        return np.stack([-((x - row) ** 2).sum(1) for row in x])
     if metric == "ip":
         return np.asarray(x @ x.T)
     assert metric.startswith("average: ")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.galleries.erasure_scan import BLOCK_BYTES, read_blocks
+from app.storage import fingerprints
 from app.storage.fingerprints import MAX_BYTES, PREFIX_BYTES, Fingerprint, Fingerprinter
 from app.storage.installation_key import InstallationKey, read_installation_key
 
@@ -66,6 +67,20 @@ def test_zeros_are_not_hashed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(Fingerprinter(KEY).open_finder([fingerprint]).find(block)) == [fingerprint]
     assert data in hashed
     assert len(hashed) <= 48
+
+
+def test_zeros_are_passed_over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, judged = bytes(8) + noise(40), list[bytes]()
+    fingerprint, repeats_too_much = make(data), fingerprints._repeats_too_much
+
+    def count(data: bytes) -> bool:
+        judged.append(data)
+        return repeats_too_much(data)
+
+    monkeypatch.setattr(fingerprints, "_repeats_too_much", count)
+    block = bytes(10_000) + data + bytes(10_000)
+    assert list(Fingerprinter(KEY).open_finder([fingerprint]).find(block)) == [fingerprint]
+    assert len(judged) <= 2 * len(data)
 
 
 def test_what_would_be_found_everywhere_has_no_fingerprint() -> None:

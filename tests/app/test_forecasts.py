@@ -1,5 +1,6 @@
 """A forecast of a collection's growth over HTTP, and `likeness forecast`."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,19 @@ from typer.testing import CliRunner
 
 from app.cli.main import app
 from tests.app.test_clusters import make_gallery
+from tests.databases import remove_test_data
 from tests.rows import people
 from tests.service import Service
 
-pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+pytestmark = pytest.mark.parametrize("lasting_service", ["sqlite"], indirect=True)
 BASE = "/v1/collections/staff"
+
+
+@pytest.fixture
+def service(lasting_service: Service) -> Iterator[Service]:
+    """The service of the module, without what the tests before have written."""
+    yield lasting_service
+    remove_test_data(lasting_service.resources)
 
 
 def enrol(service: Service, count: int, photos: int, distractors: int = 0) -> None:

@@ -15,8 +15,11 @@ from app.access import keys
 from app.config import Settings
 from app.db.session import writing
 from app.db.tables import Embedding
+from app.health import service
 from app.main import create_app
 from app.resources import Resources
+from app.serving import index_builder
+from app.serving.engine import open_engine
 from tests.rows import GalleryWriter, make_model, people
 from tests.service import serve_api
 
@@ -63,6 +66,36 @@ def test_the_service_is_ready_only_when_every_face_has_an_embedding_and_an_index
     assert "20 rows, 19 vectors" in str(ready(api, 503)["reasons"])
     gallery.remove(gallery.pks[:1])
     assert ready(api)["reasons"] == []
+
+
+def test_the_probe_counts_few_rows_again_however_many_deployments_there_are(
+    gallery: GalleryWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An index that has changed is always compared with its table; of 30 that have not, a few at a time."""
+    names = [f"many-{number:02}" for number in range(30)]
+    made = [GalleryWriter(gallery.resources, name).make(MODEL) for name in names]
+    counted: list[str] = []
+    count_rows = index_builder.count_rows
+    monkeypatch.setattr(service, "MAX_RECOMPARED", 4)
+    monkeypatch.setattr(service, "RECOMPARE_SECONDS", 0.0)
+    with open_engine(gallery.resources) as engine:
+        limit = time.monotonic() + 30
+        while service.list_unready_reasons(engine):
+            assert time.monotonic() < limit
+            time.sleep(0.05)
+        monkeypatch.setattr(
+            index_builder, "count_rows", lambda session, key: counted.append(key.collection) or count_rows(session, key)
+        )
+        for _ in range(8):
+            assert service.list_unready_reasons(engine) == []
+        assert len(counted) == 32
+        assert {*names} <= {*counted}, "each has its turn"
+        counted.clear()
+        made[7].add({MODEL.id: np.ones((1, 8), np.float32)}, [None])
+        while engine.registry.get((names[7], "identity")).champion.state.vectors < 1:  # type: ignore[union-attr]
+            time.sleep(0.02)
+        assert service.list_unready_reasons(engine) == []
+        assert names[7] in counted
 
 
 def test_the_process_is_alive_while_all_request_threads_are_busy(settings: Settings) -> None:

@@ -10,7 +10,7 @@ from app.db.session import reading, writing
 from app.db.tables import Face, Label
 from app.resources import Resources
 from app.search.enrolled_faces import query_faces
-from app.serving.label_constraints import read_constraints
+from app.serving.labels.reader import read_constraints
 from tests.gallery import enrol
 
 NAME = "c"

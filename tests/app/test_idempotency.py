@@ -4,13 +4,16 @@ import base64
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import func, select, update
 
 from app.db.session import reading, writing
-from app.db.tables import Job, StoredResponse, now
+from app.db.tables import ERASED_STATUS, Deployment, Job, Key, Label, StoredResponse, now
+from app.deps.idempotency import middleware as idempotency
+from app.errors import Busy
 from tests.app.test_faces import BASE, enrol, picture
 from tests.databases import remove_test_data
 from tests.flows.test_upload import FILES, tar
@@ -27,6 +30,7 @@ def service(lasting_service: Service) -> Iterator[Service]:
 @pytest.fixture
 def staff(service: Service) -> httpx.Client:
     """A client of a service that has the collection `staff`."""
+    service.client.headers.pop("Idempotency-Key", None)  # of the test before
     service.client.put(BASE).raise_for_status()
     return service.client
 
@@ -86,6 +90,87 @@ def test_a_repeated_request_is_refused_while_the_first_one_runs(service: Service
     with writing(service.resources.database) as session:
         session.execute(update(StoredResponse).values(created_at=now() - 1_000))
     assert imported(staff, "a").status_code == 202
+
+
+def kill_between_commit_and_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have nothing happen after the commit of a request's changes, as if the process had been killed then."""
+
+    def store_nothing(*_: object) -> None:
+        raise Busy("killed")
+
+    monkeypatch.setattr(idempotency, "_store_response", store_nothing)
+
+
+def let_reservations_end(service: Service) -> None:
+    with writing(service.resources.database) as session:
+        ended = update(StoredResponse).where(StoredResponse.status.is_(None))
+        session.execute(ended.values(created_at=now() - 1_000))
+
+
+def test_a_request_whose_process_died_after_the_commit_is_not_carried_out_again(
+    service: Service, staff: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enrolled = [enrol(staff, picture(n)).raise_for_status().json() for n in (1, 2)]
+    faces = [answer["face_records"][0]["face_id"] for answer in enrolled]
+    labels = {"json": {"labels": [{"face_a": faces[0], "face_b": faces[1], "same": False, "by": "ana"}]}}
+    kill_between_commit_and_answer(monkeypatch)
+    first = staff.post("/v1/labels", headers={"Idempotency-Key": "a"}, **labels)
+    job = imported(staff, "b")
+    assert (first.status_code, job.status_code) == (200, 202)
+    let_reservations_end(service)
+    again, same_job = staff.post("/v1/labels", headers={"Idempotency-Key": "a"}, **labels), imported(staff, "b")
+    assert (again.status_code, again.content, again.headers["Idempotent-Replayed"]) == (200, first.content, "true")
+    assert (same_job.status_code, same_job.headers["Location"]) == (202, job.headers["Location"])
+    with reading(service.resources.database) as session:
+        assert session.scalar(select(func.count()).select_from(Label)) == 1
+
+
+def test_a_key_that_was_made_by_a_process_that_died_is_not_made_again(
+    service: Service, staff: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill_between_commit_and_answer(monkeypatch)
+    body = {"role": "reader", "name": "once-and-killed"}
+    made = staff.post("/v1/keys", json=body, headers={"Idempotency-Key": "k"}).raise_for_status().json()
+    let_reservations_end(service)
+    again = staff.post("/v1/keys", json=body, headers={"Idempotency-Key": "k"})
+    assert (again.status_code, again.json()["code"]) == (409, "SecretNotStored")
+    assert again.json()["key_id"] == made["id"]
+    with reading(service.resources.database) as session:
+        stored = session.scalars(select(StoredResponse)).one()
+        assert session.scalar(select(func.count()).where(Key.name == "once-and-killed")) == 1
+    assert made["key"].encode() not in stored.body
+
+
+def test_a_roll_back_by_a_process_that_died_is_not_undone_by_its_repeat(
+    service: Service, staff: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deployment = f"{BASE}/deployments/identity"
+    with writing(service.resources.database) as session:
+        row = session.get_one(Deployment, ("staff", "identity"))
+        row.previous = row.champion
+    kill_between_commit_and_answer(monkeypatch)
+    versions = []
+    for _ in range(2):
+        answer = staff.post(f"{deployment}:rollback", headers={"Idempotency-Key": "r"})
+        assert answer.status_code == 200, answer.text
+        versions.append(staff.get(deployment).json()["version"])
+        let_reservations_end(service)
+    assert versions[0] == versions[1]
+
+
+def test_an_answer_that_was_erased_meanwhile_is_not_stored_again(
+    service: Service, staff: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = idempotency._store_response
+
+    def store_after_erasure(*arguments: Any) -> None:
+        with writing(service.resources.database) as session:
+            session.execute(update(StoredResponse).values(status=ERASED_STATUS, body=b""))
+        store(*arguments)
+
+    monkeypatch.setattr(idempotency, "_store_response", store_after_erasure)
+    imported(staff, "a").raise_for_status()
+    assert imported(staff, "a").json()["code"] == "AnswerErased"
 
 
 def test_a_request_to_a_deleted_collection_is_not_repeated_for_the_next_one_of_its_name(staff: httpx.Client) -> None:

@@ -10,6 +10,7 @@ import httpx
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.spatial.distance import cdist
 from sqlalchemy import insert
 
 from app.db.session import writing
@@ -34,8 +35,7 @@ MIX = "identity:0.7,age:0.3"
 
 def squared_distances(rows: Rows) -> NDArray[np.float64]:
     """(n, n) squared distances."""
-    wide = rows.astype(np.float64)
-    distances: NDArray[np.float64] = ((wide[:, None] - wide[None]) ** 2).sum(2)
+    distances: NDArray[np.float64] = cdist(rows, rows, "sqeuclidean")
     return distances
 
 
@@ -43,7 +43,7 @@ def calibrated(name: str, task: str, rows: Rows) -> Model:
     """Return the model with a calibration of its own, as a training makes it."""
     made = make_model(name, rows.shape[1], seed=5)
     made.embedder.tasks = (task,)
-    strangers = squared_distances(rows)[np.triu_indices(len(rows), 4)]
+    strangers = squared_distances(rows)[np.triu_indices(len(rows), 4)][::10]
     return replace(made, calibrations={task: Calibration.fit(np.linspace(0, 1, 50), strangers)})
 
 
@@ -82,10 +82,17 @@ def collection(
     return made
 
 
+@pytest.fixture(scope="module")
+def hundred(lasting: Resources, client: Api) -> GalleryWriter:
+    """A hundred people with four faces each, whose ages have nothing to do with who they are. No test changes them."""
+    client.staff = "hundred"
+    return collection(lasting, client, FACES, AGES, SUBJECTS)
+
+
 @pytest.fixture
-def gallery(lasting: Resources, api: Api) -> GalleryWriter:
-    """A hundred people with four faces each, whose ages have nothing to do with who they are."""
-    return collection(lasting, api, FACES, AGES, SUBJECTS)
+def gallery(hundred: GalleryWriter, api: Api) -> GalleryWriter:
+    api.staff = hundred.collection
+    return hundred
 
 
 def face_ids(gallery: GalleryWriter) -> list[str]:

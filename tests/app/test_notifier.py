@@ -1,5 +1,6 @@
 """Notifications between threads and processes."""
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -48,3 +49,16 @@ def test_notifications_arrive_again_after_the_connection_was_lost(notifier: Noti
     assert wait_for_notification(notifier, sender)
     assert notifier._listener.is_alive()
     sender.close()
+
+
+def test_a_redis_that_hangs_is_waited_for_once() -> None:
+    """It accepts connections and never answers, as one that was stopped."""
+    with socket.create_server(("127.0.0.1", 0)) as hung:
+        sender = Notifier(f"redis://127.0.0.1:{hung.getsockname()[1]}")
+        started = time.monotonic()
+        sender.notify("changes")
+        first = time.monotonic() - started
+        for _ in range(20):
+            sender.notify("changes")
+        assert time.monotonic() - started - first < 0.5 * first
+        sender.close()

@@ -13,11 +13,12 @@ import pytest
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 
+from app.config import Settings
 from app.db.examples import COLLECTION
 from app.deps.photos import SMALLEST_IMAGE
 from app.deps.problems import KNOWN_PROBLEMS, MEDIA_TYPE, build_example
 from app.errors import AppError
-from app.main import ROUTERS
+from app.main import ROUTERS, create_app
 from tests.openapi_checker import build_validator, list_violations, openapi_document
 from tests.service import Service
 
@@ -61,6 +62,11 @@ def list_examples(content: dict[str, Any]) -> list[Any]:
     below = [content["schema"]] if "schema" in content else content.get("anyOf", [])
     below += [resolve_reference(content)] if "$ref" in content else []
     return list(own) or [example_value for part in below for example_value in list_examples(part)]
+
+
+def test_routes_are_built_once() -> None:
+    served = [route for route in create_app(Settings()).routes if isinstance(route, APIRoute)]
+    assert [id(route) for route in served[: len(ROUTES)]] == [id(route) for route in ROUTES]
 
 
 def test_it_is_openapi_3_1() -> None:

@@ -13,7 +13,7 @@ import pytest
 from app.cli.server.commands import migrate as migrate_command
 from app.storage.private_files import create_home
 from tests.conftest import free_port
-from tests.erasure_traces import photo
+from tests.gallery import draw_photo
 from tests.service_subprocess import ROOT, ServiceSubprocess
 
 USUAL_UMASK = 0o022
@@ -58,7 +58,7 @@ def test_what_a_command_makes_is_closed_to_others(tmp_path: Path) -> None:
 def test_what_the_service_and_its_workers_make_is_closed_to_others(service: ServiceSubprocess) -> None:
     client = service.client
     client.put("/v1/collections/staff").raise_for_status()
-    enrolled = client.post("/v1/collections/staff/faces", data={"aligned": "true"}, files={"file": photo(0, 0)})
+    enrolled = client.post("/v1/collections/staff/faces", data={"aligned": "true"}, files={"file": draw_photo(0, 0)})
     assert enrolled.status_code == 201, enrolled.text
     started = client.post("/v1/snapshots", json={"collection": "staff"}).raise_for_status()
     assert service.wait_for_job(started.headers["Location"])["state"] == "succeeded"

@@ -6,10 +6,12 @@ import pytest
 from sqlalchemy import func, select
 
 from app.db.session import reading, writing
-from app.db.tables import Job, now
+from app.db.tables import Collection, Job, now
 from app.queue import jobs
-from app.queue.messages import Erase, IngestBatch, Sweep, Train
+from app.queue.messages import Erase, ExamineGallery, ImportArchive, IngestBatch, Sweep, Train
 from app.resources import Resources
+from workers.handlers import HANDLERS
+from workers.main import Worker
 
 
 def add(resources: Resources, *messages: object, **options: object) -> list[str]:
@@ -132,3 +134,54 @@ def test_a_delayed_job_is_not_taken_before_its_time(resources: Resources) -> Non
     assert take(resources) is None
     with reading(resources.database) as session:
         assert session.scalar(select(func.max(Job.not_before))) > now()  # type: ignore[operator]
+
+
+def take_for(resources: Resources, recent: list[str]) -> str | None:
+    with writing(resources.database) as session:
+        job = jobs.claim(session, queue="training", worker="w", lease=10, recent=recent)
+        return job and job.collection_id
+
+
+def test_collections_have_their_turns_one_after_the_other(resources: Resources) -> None:
+    """However many jobs wait for the first. Among those of one collection, the oldest comes first."""
+    with writing(resources.database) as session:
+        session.add_all(Collection(id=name) for name in "abc")
+    first, *_ = add(resources, *[ExamineGallery(collection="a")] * 6)
+    add(resources, ExamineGallery(collection="b"), ExamineGallery(collection="b"), ExamineGallery(collection="c"))
+    assert take(resources, queue="training") == first
+    assert take_for(resources, ["a"]) == "b"
+    assert take_for(resources, ["a", "b"]) == "c"
+    assert take_for(resources, ["a", "b", "c"]) == "a", "whose turn was the longest ago"
+    assert take_for(resources, ["b", "c", "a"]) == "b"
+    assert take_for(resources, ["c", "a", "b"]) == "a", "nobody else waits"
+    assert take_for(resources, []) == "a"
+
+
+def test_parts_of_imports_have_turns_too(resources: Resources) -> None:
+    with writing(resources.database) as session:
+        session.add_all(Collection(id=name) for name in "ab")
+    for name in "ab":
+        [whole] = add(resources, ImportArchive(collection=name, path="/nowhere"))
+        assert take(resources) == whole
+        with writing(resources.database) as session:
+            for number in range(3):
+                jobs.enqueue(session, IngestBatch(job=whole, first=number, last=number + 1), parent=whole)
+    taken = []
+    for _ in range(6):
+        with writing(resources.database) as session:
+            job = jobs.claim(session, queue="default", worker="w", lease=10, recent=taken[-1:])
+            taken.append(job.collection_id if job and job.collection_id else "")
+    assert taken == ["a", "b"] * 3
+
+
+def test_a_worker_gives_collections_their_turns(resources: Resources, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    monkeypatch.setitem(HANDLERS, ExamineGallery, lambda message, context: done.append(message.collection))
+    with writing(resources.database) as session:
+        session.add_all(Collection(id=name) for name in "abc")
+    add(resources, *[ExamineGallery(collection="a")] * 4)
+    add(resources, ExamineGallery(collection="b"), ExamineGallery(collection="c"), ExamineGallery(collection="b"))
+    worker = Worker(resources, "training")
+    while worker.step():
+        pass
+    assert done == ["a", "b", "c", "a", "b", "a", "a"]

@@ -3,6 +3,7 @@
 import base64
 import io
 import zipfile
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,11 +12,19 @@ import pytest
 
 from app.config import Settings
 from tests.app.test_faces import BASE, enrol, picture, wait_until
+from tests.databases import remove_test_data
 from tests.service import Service, run_service
 from tests.workers.test_erase import context
 from workers.cleanup.expired_subjects import erase_expired_subjects
 
 ADA = f"{BASE}/subjects/ada"
+
+
+@pytest.fixture
+def service(lasting_service: Service) -> Iterator[Service]:
+    """The service of the module, without what the tests before have written."""
+    yield lasting_service
+    remove_test_data(lasting_service.resources)
 
 
 @pytest.fixture

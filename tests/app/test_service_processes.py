@@ -1,6 +1,5 @@
 """What the process that forks has loaded and opened, and the threads of the processes that it forks."""
 
-import gc
 import json
 import os
 import subprocess
@@ -9,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.server import api_process
-from app.config import Settings
 from tests.app.test_cli_main import NOT_NEEDED
 
 BEFORE_FORK = """
@@ -91,12 +88,3 @@ def test_a_forked_process_has_the_library_threads_that_it_was_given(tmp_path: Pa
 def test_the_threads_that_answer_requests_have_the_share_of_their_process(tmp_path: Path) -> None:
     api, _ = (json.loads(printed) for printed in run_python(THREADS, tmp_path, INFERENCE_SLOTS="1"))
     assert api == [[2], 2]
-
-
-def test_no_garbage_is_collected_while_the_routes_are_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    collecting: list[bool] = []
-    monkeypatch.setattr(api_process, "create_app", lambda *_: collecting.append(gc.isenabled()))
-    monkeypatch.setattr(api_process, "build_routes", lambda _: collecting.append(gc.isenabled()))
-    api_process.ApiProcess(Settings(), waits_for_indexes=False)
-    assert collecting == [False, False]
-    assert gc.isenabled()

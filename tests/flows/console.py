@@ -16,8 +16,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
-from ml import images
-from ml.synthetic_faces import draw, person
+from tests.gallery import draw_photo
 from tests.service import Service
 
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--window-size=1280,1400", "--disable-background-networking")
@@ -150,7 +149,7 @@ def archive(folder: Path, people: Iterable[int], shots: int, *extra: tuple[str, 
     with zipfile.ZipFile(path, "w") as packed:
         for who in people:
             for shot in range(shots):
-                packed.writestr(f"person-{who}/{shot}.png", images.encode_png(draw(person(who), shot)))
+                packed.writestr(f"person-{who}/{shot}.png", draw_photo(who, shot))
         for name, data in extra:
             packed.writestr(name, data)
     return path

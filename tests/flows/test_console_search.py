@@ -11,11 +11,10 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 
 from app.config import Settings
-from ml import images
-from ml.synthetic_faces import draw, person
 from tests import gallery
 from tests.app.test_chosen_faces import PEOPLE, group_photo
 from tests.flows.console import Page, photo
+from tests.gallery import draw_photo
 from tests.service import Service, run_service
 
 BASE = "/v1/collections/staff"
@@ -31,16 +30,30 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         yield started
 
 
-@pytest.fixture(autouse=True)
-def staff(service: Service) -> Iterator[None]:
-    """A collection of drawn people with three photos each."""
+@pytest.fixture(scope="module")
+def members(service: Service) -> set[str]:
+    """The faces of a collection of drawn people with three photos each."""
     service.client.put(BASE).raise_for_status()
-    for who in GALLERY:
-        for shot in range(3):
-            last = enrol(service, images.encode_png(draw(person(who), shot)), f"p{who}")
-    wait_until_found(service, last)
+    shots = [(who, shot) for who in GALLERY for shot in range(3)]
+    return {enrol(service, draw_photo(who, shot), f"p{who}") for who, shot in shots}
+
+
+@pytest.fixture(autouse=True)
+def staff(service: Service, members: set[str]) -> Iterator[None]:
+    """The collection with its members alone, as each test finds and leaves it."""
+    wait_until_found(service, members)
     yield
-    service.client.delete(BASE)
+    for face_id in list_faces(service) - members:
+        service.client.delete(f"{BASE}/faces/{face_id}").raise_for_status()
+    for subject in service.client.get(f"{BASE}/subjects").json()["subjects"]:
+        if not subject["face_count"]:
+            service.client.delete(f"{BASE}/subjects/{subject['id']}").raise_for_status()
+    assert labels(service) == []
+    assert list_faces(service) == members
+
+
+def list_faces(service: Service) -> set[str]:
+    return {face["face_id"] for face in service.client.get(f"{BASE}/faces").json()["faces"]}
 
 
 def enrol(service: Service, data: bytes, subject: str = "") -> str:
@@ -49,15 +62,17 @@ def enrol(service: Service, data: bytes, subject: str = "") -> str:
     return str(answer.json()["face_records"][0]["face_id"])
 
 
-def wait_until_found(service: Service, face_id: str) -> None:
-    """Wait until searches find the face, which the index reads from the table."""
-    [other] = service.client.get(f"{BASE}/faces", params={"limit": 1}).json()["faces"]
-    path = f"{BASE}/faces/{other['face_id']}/search"
+def wait_until_found(service: Service, face_ids: set[str]) -> None:
+    """Wait until searches find these faces and no others. The index reads them from the table."""
+    face_id = min(face_ids)
+    path = f"{BASE}/faces/{face_id}/search"
     until = time.monotonic() + 20
     while True:
         answer = service.client.post(path, params={"group_by": "face", "limit": 100})
-        if answer.status_code == 200 and face_id in {m["face_id"] for m in answer.json()["faces"][0]["matches"]}:
-            return
+        if answer.status_code == 200:
+            found = {match["face_id"] for match in answer.json()["faces"][0]["matches"]}
+            if found | {face_id} == face_ids:
+                return
         assert time.monotonic() < until, answer.text
         time.sleep(0.05)
 
@@ -111,10 +126,12 @@ def test_a_label_refers_to_the_chosen_face_of_the_photo(service: Service, page: 
     assert service.client.get(BASE).json()["face_count"] == 3 * len(GALLERY) + 1, "one face of the four"
 
 
-def test_a_label_of_an_enrolled_photo_refers_to_the_enrolled_face(service: Service, page: Page, tmp_path: Path) -> None:
-    data = images.encode_png(draw(person(21), 0))
+def test_a_label_of_an_enrolled_photo_refers_to_the_enrolled_face(
+    service: Service, members: set[str], page: Page, tmp_path: Path
+) -> None:
+    data = draw_photo(21, 0)
     enrolled = enrol(service, data, "p21")
-    wait_until_found(service, enrolled)
+    wait_until_found(service, members | {enrolled})
     search(page, photo(tmp_path, "enrolled.png", data))
     match = page.wait(
         lambda: next(m for m in page.all("#matches > .match") if m.get_attribute("data-face") != enrolled)
@@ -126,10 +143,12 @@ def test_a_label_of_an_enrolled_photo_refers_to_the_enrolled_face(service: Servi
     assert service.client.get(BASE).json()["face_count"] == 3 * len(GALLERY) + 1
 
 
-def test_a_face_cannot_be_labelled_against_itself(service: Service, page: Page, tmp_path: Path) -> None:
-    data = images.encode_png(draw(person(22), 0))
+def test_a_face_cannot_be_labelled_against_itself(
+    service: Service, members: set[str], page: Page, tmp_path: Path
+) -> None:
+    data = draw_photo(22, 0)
     enrolled = enrol(service, data, "p22")
-    wait_until_found(service, enrolled)
+    wait_until_found(service, members | {enrolled})
     search(page, photo(tmp_path, "itself.png", data))
     match = page.see(f".match[data-face='{enrolled}']")
     match.find_element(By.CSS_SELECTOR, "button.good").click()
@@ -138,7 +157,7 @@ def test_a_face_cannot_be_labelled_against_itself(service: Service, page: Page, 
 
 
 def test_the_labelled_query_can_be_named_or_removed(service: Service, page: Page, tmp_path: Path) -> None:
-    search(page, photo(tmp_path, "new.png", images.encode_png(draw(person(11), 60))))
+    search(page, photo(tmp_path, "new.png", draw_photo(11, 60)))
     match = first_match(page)
     name = match.find_element(By.CSS_SELECTOR, "strong").text
     matched = match.get_attribute("data-face")
@@ -149,7 +168,7 @@ def test_the_labelled_query_can_be_named_or_removed(service: Service, page: Page
     page.see("#kept", f"belongs to {name}")
     assert face(service, kept)["subject"]["id"] == name
 
-    search(page, photo(tmp_path, "other.png", images.encode_png(draw(person(12), 60))))
+    search(page, photo(tmp_path, "other.png", draw_photo(12, 60)))
     say(page, first_match(page), same=False)
     assert len(labels(service)) == 2
     assert not page.all("#name-query"), "somebody else's name is not offered"
@@ -159,9 +178,11 @@ def test_the_labelled_query_can_be_named_or_removed(service: Service, page: Page
     assert service.client.get(BASE).json()["face_count"] == 3 * len(GALLERY) + 1
 
 
-def test_unnamed_faces_are_listed_apart_from_people(service: Service, page: Page, tmp_path: Path) -> None:
-    data = images.encode_png(draw(person(13), 62))
-    wait_until_found(service, enrol(service, data))
+def test_unnamed_faces_are_listed_apart_from_people(
+    service: Service, members: set[str], page: Page, tmp_path: Path
+) -> None:
+    data = draw_photo(13, 62)
+    wait_until_found(service, members | {enrol(service, data)})
     search(page, photo(tmp_path, "query.png", data))
     assert page.see("#nameless summary").text == "Faces without a name (1)"
     assert page.see("#nameless").get_attribute("open") is None
@@ -193,7 +214,7 @@ def test_a_late_answer_is_not_shown_under_a_newer_photo(service: Service, page: 
     page.browser.refresh()
     page.see(".drop")
     page.browser.execute_script(DELAY_FIRST)
-    old, new = (photo(tmp_path, f"{who}.png", images.encode_png(draw(person(who), 1))) for who in (11, 12))
+    old, new = (photo(tmp_path, f"{who}.png", draw_photo(who, 1)) for who in (11, 12))
     page.drop(old)
     page.wait(lambda: page.browser.execute_script("return window.searches") == 1)
     page.drop(new)
@@ -207,7 +228,7 @@ def test_a_late_answer_is_not_shown_under_a_newer_photo(service: Service, page: 
 
 
 def test_choosing_another_photo_removes_the_matches_at_once(service: Service, page: Page, tmp_path: Path) -> None:
-    search(page, photo(tmp_path, "face.png", images.encode_png(draw(person(11), 1))))
+    search(page, photo(tmp_path, "face.png", draw_photo(11, 1)))
     grey = Pillow.new("RGB", (300, 300), "grey")
     path = tmp_path / "nobody.png"
     grey.save(path)
@@ -253,20 +274,20 @@ def test_the_decision_is_shown_above_the_matches(service: Service, page: Page, t
     page.see("#verdict", "at most 1 in 20 people")
 
     page.open("verdicts/search")
-    page.drop(photo(tmp_path, "stranger.png", images.encode_png(draw(person(999), 1))))
+    page.drop(photo(tmp_path, "stranger.png", draw_photo(999, 1)))
     page.wait(lambda: page.see("#verdict").get_attribute("data-decision") in ("unknown", "possible"))
     assert service.client.delete("/v1/collections/verdicts").status_code < 300
 
 
 def test_the_page_gives_no_decision_where_nothing_was_measured(service: Service, page: Page, tmp_path: Path) -> None:
-    search(page, photo(tmp_path, "face.png", images.encode_png(draw(person(11), 1))))
+    search(page, photo(tmp_path, "face.png", draw_photo(11, 1)))
     assert page.see("#verdict", "No verdict").get_attribute("data-decision") == "none"
     assert "Nothing is measured here to decide by" in page.see("#evidence").text
     assert not first_match(page).find_elements(By.CSS_SELECTOR, ".tag")
 
 
 def test_a_label_refers_to_the_face_that_is_shown_for_the_person(service: Service, page: Page, tmp_path: Path) -> None:
-    search(page, photo(tmp_path, "query.png", images.encode_png(draw(person(12), 60))))
+    search(page, photo(tmp_path, "query.png", draw_photo(12, 60)))
     match = first_match(page)
     second = match.find_elements(By.CSS_SELECTOR, ".thumbs button")[1]
     chosen = second.get_attribute("data-face")

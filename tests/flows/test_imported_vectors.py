@@ -1,5 +1,6 @@
 """A collection of imported vectors, from its first row to its erasure: search, labels, training, publishing."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 
 from app.cli.main import app
 from ml.types import Rows
+from tests.databases import remove_test_data
 from tests.flows.test_training import STRONG
 from tests.gallery import crops
 from tests.npy import draw_people, to_npy
@@ -19,6 +21,13 @@ BASE = "/v1/collections/c"
 IMPORT = f"{BASE}/faces:import-embeddings"
 PEOPLE, PHOTOS, DIM = 40, 5, 16
 EXTERNAL = {"name": "arcface-r100", "dim": DIM, "metric": "cosine"}
+
+
+@pytest.fixture
+def service(lasting_service: Service) -> Iterator[Service]:
+    """The service of the module, without what the tests before have written."""
+    yield lasting_service
+    remove_test_data(lasting_service.resources)
 
 
 @pytest.fixture
@@ -227,7 +236,7 @@ def test_a_collection_keeps_its_descriptor(service: Service, other: dict[str, An
     assert service.client.put(BASE, json={"description": "mine"}).json()["descriptor"] == {"external": EXTERNAL}
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("lasting_service", ["sqlite"], indirect=True)
 def test_the_command_makes_the_collection_and_names_what_is_refused(service: Service, tmp_path: Path) -> None:
     rows, subjects = draw_people(3, 2, DIM)
     rows[0] = 0

@@ -3,8 +3,7 @@
 from typing import Any
 
 from app.config import Settings
-from ml import images
-from ml.synthetic_faces import draw, person
+from tests.gallery import draw_photo
 from tests.service import Service, run_service
 
 BASE = "/v1/collections/staff"
@@ -12,7 +11,7 @@ PEOPLE = 5
 
 
 def photo(who: int, shot: int) -> bytes:
-    return images.encode_png(draw(person(who), shot, strength=0.4))
+    return draw_photo(who, shot, strength=0.4)
 
 
 def enrol(service: Service) -> dict[tuple[int, int], str]:

@@ -5,9 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ml import images
-from ml.synthetic_faces import draw, person
 from tests.flows.continuous_search import ContinuousSearch
+from tests.gallery import draw_photo
 from tests.rounding import rounding
 from tests.service import Service
 
@@ -18,17 +17,13 @@ on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 Answer = list[tuple[str, float]]
 
 
-def photo(who: int, shot: int) -> bytes:
-    return images.encode_png(draw(person(who), shot))
-
-
 def upload(service: Service, people: int = PEOPLE) -> dict[str, list[str]]:
     service.client.put("/v1/collections/c")
     faces: dict[str, list[str]] = {}
     for who in range(people):
         for shot in range(SHOTS):
             fields = {"subject": f"p{who}", "aligned": "true"}
-            answer = service.client.post("/v1/collections/c/faces", files={"file": photo(who, shot)}, data=fields)
+            answer = service.client.post("/v1/collections/c/faces", files={"file": draw_photo(who, shot)}, data=fields)
             assert answer.status_code in (200, 201), answer.text
             faces.setdefault(f"p{who}", []).append(answer.json()["face_records"][0]["face_id"])
     service.wait_for_indexes()
@@ -36,7 +31,7 @@ def upload(service: Service, people: int = PEOPLE) -> dict[str, list[str]]:
 
 
 def search(service: Service) -> Answer:
-    answer = service.client.post("/v1/collections/c/search?aligned=true&limit=20", files={"file": photo(3, 99)})
+    answer = service.client.post("/v1/collections/c/search?aligned=true&limit=20", files={"file": draw_photo(3, 99)})
     assert answer.status_code == 200, answer.text
     return [(m["face_id"], m["distance"]) for m in answer.json()["faces"][0]["matches"]]
 
@@ -68,7 +63,7 @@ def send_labels(service: Service, faces: dict[str, list[str]]) -> None:
 def test_searches_succeed_while_a_model_is_published_and_rolled_back(service: Service) -> None:
     send_labels(service, upload(service))
     before, first = search(service), service.client.get(BASE).json()["champion"]
-    with ContinuousSearch(service.client, photo(5, 77)) as searcher:
+    with ContinuousSearch(service.client, draw_photo(5, 77)) as searcher:
         model = train(service, holdout=0.25)
         version = service.client.get(BASE).headers["ETag"]
         body = {"model": model, "override": True, "reason": "a test of the swap, not of the metric"}
@@ -97,7 +92,7 @@ def test_a_face_enrolled_after_a_publication_is_found_after_its_rollback(service
     job = service.wait(service.client.post(f"{BASE}:publish", json=body))
     assert not job["result"]["verdict"]["passed"]
     new = service.client.post(
-        "/v1/collections/c/faces", files={"file": photo(3, 99)}, data={"subject": "late", "aligned": "true"}
+        "/v1/collections/c/faces", files={"file": draw_photo(3, 99)}, data={"subject": "late", "aligned": "true"}
     )
     assert service.client.post(f"{BASE}:rollback").status_code == 200
     [face] = new.json()["face_records"]

@@ -1,4 +1,4 @@
-"""The Python files of the product, parsed once for all house tests."""
+"""The Python files of the product, each parsed and walked once in a process."""
 
 import ast
 from functools import cache
@@ -25,10 +25,16 @@ def parse(path: Path) -> ast.Module:
 
 
 @cache
+def list_nodes(path: Path) -> list[ast.AST]:
+    """All nodes of a file, in the order of `ast.walk`."""
+    return list(ast.walk(parse(path)))
+
+
+@cache
 def imported_modules(path: Path) -> frozenset[str]:
     """Return the modules that the file imports, and `module.name` for each name that it imports from one."""
     modules: set[str] = set()
-    for node in ast.walk(parse(path)):
+    for node in list_nodes(path):
         if isinstance(node, ast.Import):
             modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:

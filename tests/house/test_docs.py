@@ -19,9 +19,9 @@ from app.resources import Resources
 from ml.options import list_options
 from ml.registry import component
 from tests import access_page, settings_page
+from tests.house.source_files import ROOT, files_of, list_nodes
 from tests.openapi_checker import openapi_document
 
-ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / "ml").rglob("*.md")])
 RECORDS = {"results", "decisions"}
@@ -149,10 +149,9 @@ def test_the_page_of_access_is_up_to_date() -> None:
 def raised_codes() -> set[str]:
     """Return the problem codes that the code gives to errors: by keyword, in class bodies and in dictionaries."""
     codes = {code for _, code in KNOWN_PROBLEMS} | {code for _, code in ML_ERRORS.values()}
-    for top in ("app", "workers", "ml"):
-        for path in (ROOT / top).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
-                codes |= {code for value in _code_values(node) for code in _constants(value)}
+    for path in files_of("app", "workers", "ml"):
+        for node in list_nodes(path):
+            codes |= {code for value in _code_values(node) for code in _constants(value)}
     return {code for code in codes if re.fullmatch(r"[A-Z][A-Za-z]+", code)}
 
 

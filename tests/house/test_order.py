@@ -38,6 +38,13 @@ def test_each_run_has_its_share_of_slow_modules_and_none_at_its_end() -> None:
         assert min(slow) < 0.2
 
 
+def test_the_modules_of_an_undivided_folder_stay_together() -> None:
+    items = [*make_tests("app", 10), *make_tests("house", 3), *make_tests("ml", 20)]
+    dealt = deal_modules(items, WORKERS)
+    assert Counter(map(id, dealt)) == Counter(map(id, items)), "none is lost or repeated"
+    assert [folder for folder, _ in groupby(item.path.parent.name for item in dealt)].count("house") == 1
+
+
 def test_every_other_worker_begins_with_a_test_that_kills(monkeypatch: pytest.MonkeyPatch) -> None:
     killing = make_tests("chaos", 1, is_killing=True)[:WORKERS]
     items = [*make_tests("app", 10), *killing, *make_tests("flows", 3)]

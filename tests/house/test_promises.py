@@ -2,13 +2,18 @@
 
 import base64
 import inspect
+from collections.abc import Iterator
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
 from app.db.tables import Base
+from app.deps import _open_writing
+from app.deps.idempotency.stored_answers import AnswerRoute
+from app.deps.pointer_session import _open_moving
 from app.errors import ML_ERRORS
 from app.main import ROUTERS
 from app.queue.messages import MESSAGES
@@ -36,6 +41,21 @@ def test_every_route_names_its_role_and_its_purpose(route: APIRoute) -> None:
     assert route.summary, "a summary for the OpenAPI document"
     if route.path.startswith("/v1"):
         assert (route.openapi_extra or {}).get("x-role") in ("reader", "operator", "admin")
+
+
+@pytest.mark.parametrize("route", [r for r in ROUTES if "POST" in r.methods], ids=lambda route: route.path)
+def test_every_post_that_changes_rows_stores_its_answer_with_them(route: APIRoute) -> None:
+    calls = set(iterate_dependencies(route.dependant))
+    if calls & {_open_writing, _open_moving}:
+        assert isinstance(route, AnswerRoute)
+    else:
+        assert (route.openapi_extra or {}).get("x-read") or route.path == "/v1/collections/{collection}/faces"
+
+
+def iterate_dependencies(dependant: Dependant) -> Iterator[object]:
+    for dependency in dependant.dependencies:
+        yield dependency.call
+        yield from iterate_dependencies(dependency)
 
 
 def test_every_route_that_takes_a_photo_accepts_a_file_and_base64() -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scipy.spatial.distance import cdist
 
 from ml.embedders.base import TaskData, TrainingSet
 from ml.embedders.cpmtml import Cpmtml
@@ -156,7 +157,7 @@ def fitted(faces: TrainingSet) -> Cpmtml:
 
 
 def mean_distance_ratio(z: np.ndarray, values: np.ndarray) -> float:
-    d2 = ((z[:, None] - z[None]) ** 2).sum(2)
+    d2 = cdist(z, z, "sqeuclidean")
     same = values[:, None] == values[None]
     np.fill_diagonal(same, False)
     return float(d2[values[:, None] != values[None]].mean() / d2[same].mean())

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+import onnxruntime
 import pytest
 from skimage.data import astronaut
 
@@ -103,6 +104,21 @@ def test_the_median_finds_no_points_if_no_run_finds_any() -> None:
 def test_a_missing_model_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match=r"ml\.landmarks\.train"):
         Regressor(tmp_path / "nowhere.onnx")
+
+
+def test_the_network_is_loaded_with_the_first_photo(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded, load = list[str](), onnxruntime.InferenceSession
+
+    def count(path: str, *arguments: object, **options: object) -> onnxruntime.InferenceSession:
+        loaded.append(path)
+        return load(path, *arguments, **options)
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", count)
+    ours, (photo, _) = Regressor(), photograph(person(0), 0)
+    assert loaded == []
+    for _ in range(2):
+        ours.locate(photo, HOG.detect(photo)[0])
+    assert loaded == [str(ours.path)]
 
 
 def test_the_registry_lists_only_the_landmarkers() -> None:

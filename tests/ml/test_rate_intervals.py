@@ -20,6 +20,7 @@ from ml.calibration.rate_intervals import (
 )
 from ml.distances import EUCLIDEAN
 from ml.errors import WrongShape
+from ml.types import Ids
 
 WORLDS = 150
 DIM, BETWEEN = 16, 0.7
@@ -134,6 +135,12 @@ def test_the_numbers_of_people_may_be_any() -> None:
     people = np.random.default_rng(0).integers(0, 40, (500, 2))
     people = people[people[:, 0] != people[:, 1]]
     np.testing.assert_allclose(effective_pairs(people), effective_pairs(people[:, ::-1] * 7 + 1_000_000))
+
+
+@pytest.mark.parametrize("people", [np.random.default_rng(0).integers(0, 60, (5000, 2)), np.array([[3, 9]] * 50)])
+def test_the_numbers_at_some_distances_are_those_of_all_distances(people: Ids) -> None:
+    ranks = np.array([1, 2, 40, 50])
+    assert effective_pairs(people, ranks).tolist() == effective_pairs(people)[ranks - 1].tolist()
 
 
 def test_two_hundred_thousand_pairs_cost_less_than_a_second() -> None:

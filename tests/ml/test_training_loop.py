@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -87,3 +88,16 @@ def test_an_average_follows_fast_at_first_and_then_at_its_own_pace() -> None:
     assert paces[0] > paces[1] > paces[2]
     assert abs(paces[2] - 0.1) < 1e-12
     assert averaging_pace(5, 0.0) == 1
+
+
+def test_a_fit_of_a_billion_steps_can_be_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is stopped where progress is reported, which is every second, however many steps there are."""
+    monkeypatch.setattr("ml.metric_learning.training_loop.MAX_SILENT_SECONDS", 0.05)
+
+    def stop(step: int, steps: int, values: dict[str, float]) -> None:
+        raise InterruptedError
+
+    counter = Counter()
+    with pytest.raises(InterruptedError):
+        TrainingLoop(10**9).run(counter, stop)
+    assert 0 < counter.steps < 10**7

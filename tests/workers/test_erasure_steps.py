@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import delete, select
+from sqlalchemy import delete, event, select
 
 from app.db.session import reading, writing
-from app.db.tables import Collection, Erasure, Evaluation, Face, Follower, Job, StoredResponse, Training
+from app.db.tables import Collection, Erasure, Evaluation, Face, Follower, Job, JobItem, StoredResponse, Training
 from app.galleries.erasure_receipts import build_receipt, hash_photo, hash_subject, is_receipt_signed
 from app.learning.plan import ComponentChoice, Plan, Source
 from app.queue import jobs
@@ -56,7 +56,7 @@ def resources(lasting_sqlite: Resources, clock: Clock) -> Iterator[Resources]:
         session.add(Collection(id="staff", change=9))
     yield lasting_sqlite
     with writing(lasting_sqlite.database) as session:
-        for table in (Erasure, StoredResponse, Job, Training, Evaluation, Follower, Face, Collection):
+        for table in (Erasure, StoredResponse, JobItem, Job, Training, Evaluation, Follower, Face, Collection):
             session.execute(delete(table))
     lasting_sqlite.blobs.set_aside("staff")
     lasting_sqlite.blobs.empty_trash()
@@ -497,3 +497,55 @@ def test_files_of_photos_and_collections_are_removed_without_a_receipt(resources
         session.execute(delete(Collection))
     assert erase.erase_files(whole, context(resources)) == {"files": "all"}
     assert list_files(resources) == set()
+
+
+def test_many_erasures_are_completed_in_parts_and_the_next_part_comes_soon(
+    resources: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other jobs have their turns between: one job that completed 400 held its worker for minutes."""
+    monkeypatch.setattr(completion, "MAX_ERASURES", 3)
+    waiting = [make_erasure(resources, targets=READY) for _ in range(7)]
+    messages = [Erase(collection="staff", erasure=erasure.id) for erasure in waiting]
+    with writing(resources.database) as session:
+        enqueued = [jobs.enqueue(session, message, delay=200.0).id for message in messages]
+    erase.erase_files(messages[0], context(resources))
+    assert [read(resources, erasure.id).state for erasure in waiting] == ["final"] * 3 + ["pending"] * 4
+    with reading(resources.database) as session:
+        due = {job.id: job.not_before for job in session.scalars(select(Job).where(Job.id.in_(enqueued)))}
+    assert [due[job] < NOW + 1 for job in enqueued] == [False] * 3 + [True] + [False] * 3
+    for message in messages[3:5]:
+        erase.erase_files(message, context(resources))
+    erase.erase_files(messages[6], context(resources))
+    assert [read(resources, erasure.id).state for erasure in waiting] == ["final"] * 7
+
+
+def test_collections_have_their_turns_when_erasures_are_completed(
+    resources: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(completion, "MAX_ERASURES", 2)
+    many = [make_erasure(resources, targets=READY) for _ in range(4)]
+    other = make_erasure(resources, targets=READY, collection_id="guests")
+    complete_erasures(context(resources))
+    assert [read(resources, erasure.id).state for erasure in (*many, other)] == ["final", *["pending"] * 3, "final"]
+
+
+def test_the_items_of_a_job_are_read_once_for_all_that_is_erased(resources: Resources) -> None:
+    """Each is counted where it belongs, and what was imported after an erasure is not about it."""
+    other = "22222222-3333-4444-5555-666666666666"
+    of_other = {"faces": [other], "subject": None, "subject_pk": None, "names": []}
+    known = [make_erasure(resources, targets=READY), make_erasure(resources, "face", targets=READY | of_other)]
+    add(resources, *(Job(id=f"j{n}", kind="import", body={"collection": "staff"}, created_at=1.0) for n in range(30)))
+    add(resources, Job(id="later", kind="import", body={"collection": "staff"}, created_at=NOW))
+    for job in [*(f"j{n}" for n in range(30)), "later"]:
+        texts = [FACE, other]
+        add(resources, *(JobItem(job_id=job, number=n, name="x", state="done", detail={"face_ids": [face]})
+                         for n, face in enumerate(texts)))  # fmt: skip
+    statements: list[str] = []
+    event.listen(resources.database, "before_cursor_execute", lambda *args: statements.append(args[2]))
+    complete_erasures(context(resources))
+    removed = [read(resources, erasure.id).contents["removed"]["job_items"] for erasure in known]
+    assert removed == [30, 30]
+    assert sum("FROM job_items" in statement for statement in statements) <= 2 * 31
+    with reading(resources.database) as session:
+        kept = session.scalars(select(JobItem.detail).where(JobItem.name == "x", JobItem.job_id == "later")).all()
+    assert len(kept) == 2

@@ -22,7 +22,6 @@ from app.queue import jobs
 from app.queue.messages import ExamineGallery, RestoreSnapshot, TakeSnapshot
 from app.resources import Resources
 from app.snapshots import erasure as snapshot_erasure
-from app.snapshots import store
 from app.snapshots.blanks import BLANKING, blank_members
 from app.snapshots.erasure import SnapshotErasure
 from app.snapshots.files import read_files, write_files
@@ -314,7 +313,7 @@ def test_what_an_interrupted_snapshot_has_left_is_removed(staff: Resources) -> N
 def test_a_snapshot_that_cannot_be_written_leaves_nothing(staff: Resources, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", ["total", "used", "free"])
     with monkeypatch.context() as patched:
-        patched.setattr(store.shutil, "disk_usage", lambda path: usage(10**12, 0, 2**28 + 1000))
+        patched.setattr("shutil.disk_usage", lambda path: usage(10**12, 0, 2**28 + 1000))
         with writing(staff.database) as session:
             session.add(KeptSnapshot(id="big"))
             job = jobs.enqueue(session, TakeSnapshot(snapshot="big"))

@@ -1,7 +1,8 @@
-"""Complete erasures, all that wait together: scrub the tables, compact the database, and sign the receipts."""
+"""Complete erasures, those that wait together: scrub the tables, compact the database, and sign the receipts."""
 
 import base64
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sqlalchemy import func, select
@@ -25,9 +26,15 @@ from workers.erasing.blockers import find_blocker
 from workers.erasing.kept_snapshots import erase_from_kept_snapshots
 from workers.erasing.unfinished_restores import remove_unfinished_restores
 
+MAX_ERASURES = 20
+"""How many are completed together; other jobs have their turns between."""
+
 
 def complete_erasures(context: JobContext) -> None:
-    """Bring every erasure whose files are removed as far as it gets. Safe to repeat. Raises Interrupted, Busy."""
+    """Bring some erasures whose files are gone as far as they get, the oldest of each collection first.
+
+    Safe to repeat. Raises Interrupted, Busy.
+    """
     resources = context.resources
     scrub_queued_evaluations(resources.database)
     erased, ready = _choose(resources)
@@ -51,7 +58,7 @@ def _choose(resources: Resources) -> tuple[list[ErasedNames], set[str]]:
     """
     chosen, ready, unserved = [], set[str](), dict[str, float]()
     with reading(resources.database) as session:
-        for erasure in session.scalars(select(Erasure).where(Erasure.state == PENDING).order_by(Erasure.id)):
+        for erasure in _iterate_pending(session):
             targets = erasure.targets
             if "removed_files" not in targets:
                 continue
@@ -62,9 +69,23 @@ def _choose(resources: Resources) -> tuple[list[ErasedNames], set[str]]:
                 ready.add(erasure.id)
             if blocker.name is None or "counts" not in targets:
                 chosen.append(ErasedNames.of(erasure))
+            if len(chosen) == MAX_ERASURES:
+                break
     if unserved:
         _store_unserved(resources, unserved)
     return chosen, ready
+
+
+def _iterate_pending(session: Session) -> Iterator[Erasure]:
+    """Yield the oldest erasure of each collection, then the second of each, and so on."""
+    pending = select(Erasure.id, Erasure.collection_id).where(Erasure.state == PENDING).order_by(Erasure.id)
+    turns = Counter[str]()
+    ranked = []
+    for erasure_id, collection in session.execute(pending):
+        ranked.append((turns[collection], erasure_id))
+        turns[collection] += 1
+    for _, erasure_id in sorted(ranked):
+        yield session.get_one(Erasure, erasure_id)
 
 
 def _store_unserved(resources: Resources, unserved: dict[str, float]) -> None:
@@ -77,15 +98,12 @@ def _store_unserved(resources: Resources, unserved: dict[str, float]) -> None:
 def _scrub(context: JobContext, erased: Sequence[ErasedNames]) -> dict[str, dict[str, int]]:
     """Return erasure id -> how many answers, items and reports were scrubbed."""
     database = context.resources.database
-    answers = scrub_answers(database, erased, context.check)
-    return {
-        one.erasure_id: {
-            "answers": answers[one.erasure_id],
-            "job_items": scrub_job_items(database, one, context.check),
-            "reports": scrub_reports(database, one),
-        }
-        for one in erased
+    counts = {
+        "answers": scrub_answers(database, erased, context.check),
+        "job_items": scrub_job_items(database, erased, context.check),
+        "reports": scrub_reports(database, erased),
     }
+    return {one.erasure_id: {name: of_all[one.erasure_id] for name, of_all in counts.items()} for one in erased}
 
 
 def _note_scrubbed(resources: Resources, counts: dict[str, dict[str, int]], ready: set[str]) -> None:

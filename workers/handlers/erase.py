@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 
-from app.db.session import reading
-from app.db.tables import Erasure, now
+from app.db.session import reading, writing
+from app.db.tables import Erasure, Job, now
 from app.galleries.erasures import FINAL, PENDING
 from app.queue.messages import Erase
 from workers.cleanup.stored_files import remove_collection_files, remove_late_files, remove_photo_files
@@ -43,6 +43,7 @@ def _erase(erasure_id: str, context: JobContext) -> int:
         raise Later(FIRST_DELAY_SECONDS)
     if erasure.state != FINAL and _is_oldest(context, erasure_id):
         complete_erasures(context)
+        _hasten_oldest(context)
         erasure = _read(context, erasure_id)
     if erasure is None or erasure.state != FINAL:
         waited = now() - erasure.requested_at if erasure else 0.0
@@ -54,9 +55,18 @@ def _erase(erasure_id: str, context: JobContext) -> int:
 
 
 def _is_oldest(context: JobContext, erasure_id: str) -> bool:
-    """Whether no earlier erasure is waiting: the job of the first completes all that wait."""
+    """Whether no earlier erasure is waiting: the job of the first completes those that wait."""
     with reading(context.resources.database) as session:
         return session.scalar(select(func.min(Erasure.id)).where(Erasure.state != FINAL)) == erasure_id
+
+
+def _hasten_oldest(context: JobContext) -> None:
+    """Have the job of the oldest erasure that waits run soon: it completes those that were too many for this one."""
+    with writing(context.resources.database) as session:
+        oldest = session.scalar(select(func.min(Erasure.id)).where(Erasure.state != FINAL))
+        waiting = (Job.kind == Erase.kind, Job.state == "queued", Job.body["erasure"].as_string() == oldest)
+        soon = now() + FIRST_DELAY_SECONDS
+        session.execute(update(Job).where(*waiting, Job.not_before > soon).values(not_before=soon))
 
 
 def _read(context: JobContext, erasure_id: str) -> Erasure | None:

@@ -14,8 +14,7 @@ from app.deps.server.configuration import configure_server
 from app.deps.server.draining import DrainingServer
 from app.errors import AppError
 from app.health.service import list_unready_reasons
-from app.imports import garbage_collection_off
-from app.main import build_routes, create_app
+from app.main import create_app
 from app.serving.engine import Engine
 from app.supervision.children import DRAIN_SIGNAL, ReportReady
 
@@ -35,9 +34,7 @@ class ApiProcess:
     def __init__(self, settings: Settings, waits_for_indexes: bool) -> None:
         self.settings, self.waits_for_indexes = settings, waits_for_indexes
         self._report_ready: ReportReady = lambda: None
-        with garbage_collection_off():  # collections would find nothing, and take two thirds of the time
-            self._app = create_app(settings, self._note_started)
-            build_routes(self._app)
+        self._app = create_app(settings, self._note_started)
 
     def run(self, listener: socket.socket, report_ready: ReportReady) -> None:
         """Serve on a socket until SIGTERM or SIGINT, or until DRAIN_SIGNAL and the end of all connections.

@@ -14,7 +14,11 @@ RESERVATION_SECONDS = 300.0
 
 
 class Job(Base):
-    """A job for the workers. lease_until: the worker that runs it renews this time while it lives"""
+    """A job for the workers.
+
+    collection_id: whose turn it takes in the queue; None: it works for no collection
+    lease_until: the worker that runs it renews this time while it lives
+    """
 
     __tablename__ = "jobs"
     __table_args__ = (Index("jobs_to_claim", "queue", "state", "not_before"),)
@@ -23,6 +27,7 @@ class Job(Base):
     body: Mapped[dict[str, Any]]
     queue: Mapped[str] = mapped_column(String(16), default="default")  # or training
     state: Mapped[str] = mapped_column(String(16), default="queued")
+    collection_id: Mapped[str | None] = mapped_column(String(255))
     parent_id: Mapped[str | None] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), index=True)
     lock: Mapped[str | None] = mapped_column(String(300), index=True)  # waits for earlier jobs of the same lock
     tries: Mapped[int] = mapped_column(default=0)

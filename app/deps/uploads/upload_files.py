@@ -12,23 +12,33 @@ from typing import BinaryIO
 
 from anyio.to_thread import run_sync
 
-from app.errors import Invalid
+from app.errors import Busy, Invalid
 from app.storage.blob_store import make_disk_error
+from app.storage.free_space import MIN_FREE_BYTES, format_size, has_room
 
 WRITE_BYTES = 2**20
 
 
 class UploadWriter:
-    """Writes a file a megabyte at a time."""
+    """Writes a file a megabyte at a time, as long as the disk has room for it and what the service needs."""
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file, self._buffered = file, bytearray()
+    def __init__(self, file: BinaryIO, folder: Path) -> None:
+        self._file, self._folder, self._buffered = file, folder, bytearray()
 
     async def write(self, data: bytes) -> None:
+        """Add bytes. Raises Busy if they would leave the service too little room."""
         self._buffered += data
         if len(self._buffered) >= WRITE_BYTES:
-            await run_sync(self._file.write, bytes(self._buffered))
-            self._buffered.clear()
+            await run_sync(self._write_buffered)
+
+    def _write_buffered(self) -> None:
+        if not has_room(self._folder, len(self._buffered)):
+            raise Busy(
+                f"the upload would leave less than {format_size(MIN_FREE_BYTES)} free on the disk of the service; "
+                "nothing of this request was stored. An operator can free some space"
+            )
+        self._file.write(self._buffered)
+        self._buffered.clear()
 
     async def finish(self) -> int:
         """Write the rest, sync the file, and return its size in bytes. A second call adds nothing."""
@@ -44,10 +54,10 @@ class UploadWriter:
 
 @asynccontextmanager
 async def open_upload(path: Path) -> AsyncIterator[UploadWriter]:
-    """Open a file to be written; it is synced at the end of the block. Raises Busy (the disk is full)."""
+    """Open a file to be written; it is synced at the end of the block. Raises Busy (the disk is nearly full)."""
     try:
         with await run_sync(path.open, "wb") as file:
-            writer = UploadWriter(file)
+            writer = UploadWriter(file, path.parent)
             yield writer
             await writer.finish()
     except OSError as error:
@@ -55,7 +65,7 @@ async def open_upload(path: Path) -> AsyncIterator[UploadWriter]:
 
 
 async def write_upload(path: Path, blocks: AsyncIterator[bytes]) -> None:
-    """Write the blocks of an archive to a file. Raises Invalid, Busy (the disk is full)."""
+    """Write the blocks of an archive to a file. Raises Invalid, Busy (the disk is nearly full)."""
     async with open_upload(path) as writer:
         async for block in blocks:
             await writer.write(block)

@@ -4,8 +4,10 @@ A search, or another POST that changes nothing, is carried out anew: its answer 
 consent or were deleted since. A route declares that by `READ` in its `openapi_extra`.
 
 The key is stored as a keyed hash: it may hold a name. Only 2xx answers are stored; a request that failed may be
-repeated with its key. If the process dies before it answers, the key stays reserved for five minutes. An archive or a
-file of vectors that is streamed to disk is compared by its length only.
+repeated with its key. An answer is stored with the changes of its request, in one transaction, and once more, with all
+its headers, before it is sent. If the process dies before the commit, the key stays reserved for five minutes. A photo
+is enrolled in a transaction of its own: its repeat returns the same faces. An archive or a file of vectors that is
+streamed to disk is compared by its length only.
 
 An answer that names somebody who was erased since is erased too, and a repeat is answered 409 `AnswerErased`. So is a
 repeat of a request to a collection that was deleted since, also if another one has its name.
@@ -29,14 +31,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.db.session import writing
 from app.db.tables import ERASED_STATUS, RESERVATION_SECONDS, Collection, StoredResponse, now
+from app.deps.idempotency.stored_answers import MAX_STORED_BYTES, RESERVED, ReservedAnswer
 from app.errors import AppError, Busy, Conflict, Invalid, describe_problem
 from app.resources import Resources
 
 MAX_KEY_CHARACTERS = 255
-MAX_STORED_BYTES = 2**20
 STREAMED_PATH_SUFFIXES = (":import", ":import-embeddings")
 COLLECTION_IN_PATH = re.compile(r"/v1/collections/([A-Za-z0-9_.-]{1,255})(?=[/:]|$)")
-KEPT_HEADERS = ("content-type", "location", "retry-after", "etag", "x-model", "x-index-generation", "x-change-number")
 
 
 class IdempotencyMiddleware:
@@ -54,11 +55,11 @@ class IdempotencyMiddleware:
         resources: Resources = scope["state"]["resources"]
         secret_field: str | None = scope["state"].get("secret_field")
         try:
-            name = caller.key_id, _hash_key(resources, caller.key_id, key)
+            reserved = ReservedAnswer(caller.key_id, _hash_key(resources, caller.key_id, key), secret_field)
             fingerprint, receive = await _compute_fingerprint(scope, receive)
             reservation = StoredResponse(
-                key_id=caller.key_id,
-                idempotency_key=name[1],
+                key_id=reserved.key_id,
+                idempotency_key=reserved.idempotency_key,
                 fingerprint=fingerprint,
                 collection=_find_collection(scope["path"]),
             )
@@ -71,7 +72,8 @@ class IdempotencyMiddleware:
         if earlier is not None:
             await earlier(scope, receive, send)
             return
-        recorder = _ResponseRecorder(resources, name, secret_field, send)
+        scope["state"][RESERVED] = reserved
+        recorder = _ResponseRecorder(resources, reserved, send)
         try:
             await self.app(scope, receive, recorder.send)
         finally:
@@ -79,13 +81,10 @@ class IdempotencyMiddleware:
 
 
 class _ResponseRecorder:
-    """Stores the answer before its last part is sent, so that a client that received it can receive it again.
+    """Stores the answer before its last part is sent, so that a client that received it can receive it again."""
 
-    secret_field: the field of the answer that is not stored, or None
-    """
-
-    def __init__(self, resources: Resources, name: tuple[str, str], secret_field: str | None, send: Send) -> None:
-        self.resources, self.name, self.secret_field, self._send = resources, name, secret_field, send
+    def __init__(self, resources: Resources, reserved: ReservedAnswer, send: Send) -> None:
+        self.resources, self.reserved, self._send = resources, reserved, send
         self.status, self.headers, self.body = 0, Headers(), b""
         self.is_closed = False
 
@@ -102,12 +101,9 @@ class _ResponseRecorder:
         """Store the answer, or free the key if the request failed. A second call does nothing."""
         if not self.is_closed:
             self.is_closed = True
-            is_storable = 200 <= self.status < 300 and len(self.body) <= MAX_STORED_BYTES
-            headers = {k: v for k, v in self.headers.items() if k in KEPT_HEADERS}
-            body = _remove_secret(self.body, self.secret_field) if is_storable and self.secret_field else self.body
-            values = {"status": self.status, "headers": headers, "body": body} if is_storable else None
-            with suppress(Busy):  # the key stays reserved until RESERVATION_SECONDS have passed
-                await run_sync(_store_response, self.resources, self.name, values)
+            values = self.reserved.make_values(self.status, self.headers, self.body)
+            with suppress(Busy):  # what was stored with the changes stays, or the key stays reserved
+                await run_sync(_store_response, self.resources, self.reserved, values)
 
 
 def _hash_key(resources: Resources, caller: str, key: str) -> str:
@@ -134,10 +130,6 @@ async def _compute_fingerprint(scope: Scope, receive: Receive) -> tuple[str, Rec
         return next(received, None) or await receive()
 
     return digest.hexdigest(), receive_again
-
-
-def _remove_secret(body: bytes, field: str) -> bytes:
-    return json.dumps({name: value for name, value in json.loads(body).items() if name != field}).encode()
 
 
 def _find_collection(path: str) -> str | None:
@@ -192,11 +184,14 @@ def _was_deleted(session: Session, stored: StoredResponse) -> bool:
     return collection is None or collection.created_at > stored.created_at
 
 
-def _store_response(resources: Resources, name: tuple[str, str], values: dict[str, Any] | None) -> None:
+def _store_response(resources: Resources, reserved: ReservedAnswer, values: dict[str, Any] | None) -> None:
+    """Store an answer, or free the key of a request that failed before its changes were committed."""
     with writing(resources.database) as session:
-        stored = session.get(StoredResponse, name)
-        if stored is not None and values is None:
+        row = (reserved.key_id, reserved.idempotency_key)
+        stored = session.get(StoredResponse, row, with_for_update=True)
+        if stored is None or stored.status == ERASED_STATUS:
+            return
+        if values is None and stored.status is None:
             session.delete(stored)
-        elif stored is not None and values is not None:
-            for field, value in values.items():
-                setattr(stored, field, value)
+        for field, value in (values or {}).items():
+            setattr(stored, field, value)

@@ -1,0 +1,1 @@
+"""Requests with an `Idempotency-Key`: their answers, and what repeats them."""
