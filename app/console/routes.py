@@ -7,6 +7,7 @@ from pathlib import Path
 from fastapi import APIRouter, Request, Response
 from fastapi.staticfiles import StaticFiles
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.staticfiles import NotModifiedResponse, PathLike
 from starlette.types import Scope
 
@@ -34,13 +35,17 @@ A_DAY = {"Cache-Control": "max-age=86400"}
 
 
 class KnownFiles(StaticFiles):
-    """The static files. Any other path is answered without a look at the disk, whose cost grows with its length."""
+    """The static files, sent without a thread. Other paths are not looked for: that costs more the longer they are."""
 
     names = frozenset(str(file.relative_to(STATIC)) for file in STATIC.rglob("*") if file.is_file())
 
-    def lookup_path(self, path: str) -> tuple[str, os.stat_result | None]:
-        """Find a file by its path below the folder."""
-        return super().lookup_path(path) if path in self.names else ("", None)
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        """Answer with the file. Raises HTTPException."""
+        if scope["method"] not in ("GET", "HEAD"):
+            return await super().get_response(path, scope)
+        if path not in self.names:
+            raise HTTPException(404)
+        return self.file_response(STATIC / path, os.stat(STATIC / path), scope)
 
     def file_response(
         self, full_path: PathLike, stat_result: os.stat_result, scope: Scope, status_code: int = 200
@@ -62,7 +67,7 @@ def page(request: Request) -> Response:
 
 
 @router.get("/console/charts.js", summary="The chart library, as its Python package ships it")
-def charts() -> WholeFile:
+async def charts() -> WholeFile:
     """Loaded only by the views that draw."""
     return WholeFile(CHARTS, media_type="text/javascript", headers=A_DAY)
 
@@ -80,13 +85,13 @@ def openapi_document(request: Request) -> Response:
 
 
 @router.get("/docs/swagger-ui-bundle.js", summary="Swagger UI, as its Python package ships it")
-def swagger_script() -> WholeFile:
+async def swagger_script() -> WholeFile:
     """The script of the page /docs."""
     return _swagger_file("swagger-ui-bundle.js", "text/javascript")
 
 
 @router.get("/docs/swagger-ui.css", summary="Swagger UI's style, as its Python package ships it")
-def swagger_style() -> WholeFile:
+async def swagger_style() -> WholeFile:
     """The style of the page /docs."""
     return _swagger_file("swagger-ui.css", "text/css")
 

@@ -71,6 +71,16 @@ def test_a_file_is_answered_whole_whatever_ranges_are_asked_for(service: Service
         assert (answer.status_code, answer.content) == (200, whole.content), ranges
 
 
+def test_files_are_sent_from_memory(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part of a file was read by a thread: lists waited for up to 6.8 s for clients who loaded files of /docs."""
+    paths = ("/console/charts.js", "/docs/swagger-ui-bundle.js", "/console/style.css")
+    first = [service.client.get(path).content for path in paths]
+    monkeypatch.setattr("anyio.open_file", lambda *_, **__: pytest.fail("read again"))
+    assert [service.client.get(path).content for path in paths] == first
+    head = service.client.head("/console/style.css")
+    assert (head.status_code, head.content, head.headers["content-length"]) == (200, b"", str(len(first[2])))
+
+
 def test_a_file_of_the_page_that_the_client_has_is_not_sent_again(service: Service) -> None:
     tag = service.client.get("/console/style.css").headers["etag"]
     assert service.client.get("/console/style.css", headers={"If-None-Match": tag}).status_code == 304

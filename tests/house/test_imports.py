@@ -35,6 +35,7 @@ ASYNC_FILES = {
     "app/access/oidc.py",
     "app/access/request_checks.py",
     "app/access/rate_limits.py",
+    "app/console/routes.py",
     "app/console/whole_files.py",
     "app/deps/__init__.py",
     "app/health/metrics.py",
