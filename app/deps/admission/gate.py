@@ -68,11 +68,6 @@ class AdmissionGate:
         """The number of requests that wait for a slot."""
         return self.clients.waiting_requests
 
-    @property
-    def running(self) -> int:
-        """The number of requests that hold a slot."""
-        return len(self._active)
-
     def check(self, work: Work, name: str = "") -> None:
         """Raises Busy if a request of a client that came now would be refused. name: what the client is known by"""
         now = self._clock()

@@ -29,8 +29,6 @@ log = logging.getLogger("likeness.api")
 
 MAX_BATCH_REQUESTS = 16
 """So few that FAISS compares each with the cells by itself, and that no other request waits for long."""
-MAX_BATCH_BESIDE_OTHERS = 4
-"""While other requests run, which need the event loop in between."""
 UNUSUAL_HEADERS = frozenset((b"expect", b"idempotency-key", b"transfer-encoding"))
 SINGLE_HEADERS = frozenset((b"authorization", b"content-length", b"content-type", b"x-api-key", b"x-request-id"))
 
@@ -205,8 +203,7 @@ class ImmediateAnswersMiddleware:
     def _take_batch(self) -> list[_Received]:
         """Take one request of each client in turn."""
         batch: list[_Received] = []
-        limit = MAX_BATCH_BESIDE_OTHERS if self.steps.gate.running else MAX_BATCH_REQUESTS
-        while self._waiting and len(batch) < limit:
+        while self._waiting and len(batch) < MAX_BATCH_REQUESTS:
             client = next(iter(self._waiting))
             queue = self._waiting.pop(client)
             batch.append(queue.popleft())
