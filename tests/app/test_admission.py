@@ -11,7 +11,8 @@ import httpx
 import pytest
 
 from app.config import Settings
-from app.deps.admission.gate import MAX_OVERLOAD_SECONDS, MAX_SLOT_SECONDS, AdmissionGate, Ticket
+from app.deps.admission.clients import MAX_OVERLOAD_SECONDS, Ticket
+from app.deps.admission.gate import MAX_SLOT_SECONDS, AdmissionGate
 from app.deps.admission.middleware import MAX_UNCHECKED_BYTES, AdmissionMiddleware
 from app.deps.admission.work import NOT_QUEUED, SEARCHES, Work, classify_work
 from app.errors import Busy

@@ -268,6 +268,34 @@ def test_requests_that_come_together_are_answered_as_alone(
     run(test)
 
 
+def test_clients_whose_requests_come_together_take_turns_and_let_others_run_meanwhile(gallery: GalleryWriter) -> None:
+    resources = gallery.resources
+    with writing(resources.database) as session:
+        heavy, light = (keys.create_key(session, "reader", name)[1] for name in "ab")
+
+    async def test() -> None:
+        async with open_api(resources.settings) as api:
+            for secret in (heavy, light):
+                await wait_until_answered(api, secret)
+            events = list[str]()
+            answer = api.entrance.route.answer
+
+            def note_batch(requests: Any) -> Any:
+                secrets = [dict(request.scope["headers"])[b"x-api-key"].decode() for request in requests]
+                events.append(f"heavy {secrets.count(heavy)} light {secrets.count(light)}")
+                asyncio.get_running_loop().call_soon(events.append, "other")
+                return answer(requests)
+
+            api.entrance.route = api.entrance.route._replace(answer=note_batch)
+            api.entrance._come_together = True
+            asked = [api.ask(api.app, make_request(secret), [RIGHT]) for secret in [heavy] * 40 + [light] * 2]
+            answers = await asyncio.gather(*asked)
+            assert {status for status, *_ in answers} == {200}
+            assert events[:5] == ["heavy 14 light 2", "other", "heavy 16 light 0", "other", "heavy 10 light 0"]
+
+    run(test)
+
+
 def test_requests_that_come_together_fail_together(gallery: GalleryWriter) -> None:
     resources = gallery.resources
     with writing(resources.database) as session:

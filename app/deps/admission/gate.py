@@ -1,15 +1,14 @@
-"""Limit the requests that run at once, let the others wait by deadline, and refuse those that would wait too long.
+"""Limit the requests that run at once, share the slots out between clients, and refuse what would wait too long.
 
 Used on the event loop only, so it needs no lock.
 """
 
 import asyncio
-import math
 import time
-from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from typing import NoReturn
 
+from app.deps.admission.clients import RECENT_SECONDS, Client, ClientTable, Ticket
 from app.deps.admission.work import REQUESTS, WAIT_SECONDS, Work
 from app.errors import Busy
 
@@ -20,53 +19,27 @@ ESTIMATE_WEIGHT = 0.05
 """The weight of the latest request in the estimate of its class."""
 MAX_SLOT_SECONDS = 0.5
 """A request that runs for longer waits for something else than a core, such as a lock: its slot is passed on."""
-EXCESS_SECONDS = 0.5
-"""How long requests count that came beyond those that were answered."""
-MAX_OVERLOAD_SECONDS = 30.0
-"""Then the count starts again, so that a few clients which repeat refused requests at once do not keep it up."""
 MAX_RUNNING_REQUESTS = 32
 """In all, with those whose slots were passed on. Fewer than the request threads, so that probes are answered."""
-
-
-@dataclass(eq=False)
-class Ticket:
-    """A request that waits for a slot or runs. Times are of the gate's clock."""
-
-    work: Work
-    arrived_at: float
-    deadline: float
-    started_at: float = 0.0
-    granted: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-
-
-class _FadingCount:
-    """A count, never below 0, of which all but 1/e fades within EXCESS_SECONDS."""
-
-    def __init__(self) -> None:
-        self._count, self._counted_at = 0.0, 0.0
-
-    def add(self, change: float, now: float) -> None:
-        self._count, self._counted_at = max(0.0, self.read(now) + change), now
-
-    def clear(self) -> None:
-        self._count = 0.0
-
-    def may_exceed(self, limit: float) -> bool:
-        """Whether it was above the limit when it last changed; it only fades since."""
-        return self._count > limit
-
-    def read(self, now: float) -> float:
-        return self._count * math.exp((self._counted_at - now) / EXCESS_SECONDS)
+MAX_RUNNING_OF_CLIENT = 24
+"""So that one client whose requests wait for a lock leaves room for others."""
+PROMPT_REFUSALS = 256
+"""So many refusals a second of a client are answered at once. Beyond, refusals wait, so that it repeats them later."""
+MAX_REFUSAL_SECONDS = 1.0
 
 
 class AdmissionGate:
     """The slots of an API process.
 
-    A request whose turn would come after its deadline is refused at once. Its deadline is WAIT_FACTOR times the
-    seconds that requests of its class have taken lately, so a slow machine waits for longer. The nearest deadline is
-    served first.
+    The next slot goes to the client with the fewest requests that run and, of those, to the one that has held slots for
+    the shortest time lately. Of its requests the one with the nearest deadline is served first: WAIT_FACTOR times the
+    seconds that its class has taken lately, so a slow machine waits for longer.
 
-    slots: requests that run at once; under overload one less, which leaves a core to the refusals
+    Clients that wait for their answers have few requests beyond those that were answered. A client that has had more
+    than its fair share of `min_queue` of them lately is overloaded: its requests are refused that would miss their
+    deadline.
+
+    slots: requests that run at once; those of overloaded clients leave one free, for refusals and for other clients
     min_queue: requests that may wait whatever their deadlines, so that a client with a few connections is not refused
     patience_seconds: how long any request waits at most
     """
@@ -76,12 +49,10 @@ class AdmissionGate:
     ) -> None:
         self.slots, self.min_queue, self.patience_seconds, self._clock = slots, min_queue, patience_seconds, clock
         self.estimates = dict(FIRST_ESTIMATE_SECONDS)
-        self._waiting: dict[Work, deque[Ticket]] = {work: deque() for work in Work}
+        self.clients = ClientTable(min_queue)
         self._active: set[Ticket] = set()
         self._overdue: set[Ticket] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._excess = _FadingCount()
-        self._overload_ends_at: float | None = None
         self._counters: dict[Work, tuple[Callable[[], None], Callable[[float], None]]] = {}
 
     @property
@@ -90,60 +61,55 @@ class AdmissionGate:
 
         Clients that each send one request after another never bring this about, if there are at most `min_queue`.
         """
-        return self._excess.may_exceed(self.min_queue) and self._excess.read(self._clock()) > self.min_queue
-
-    @property
-    def open_slots(self) -> int:
-        """The number of requests that may run at once now."""
-        return max(1, self.slots - 1) if self.is_overloaded else self.slots
+        return self.clients.have_excess(self._clock())
 
     @property
     def waiting(self) -> int:
         """The number of requests that wait for a slot."""
-        return sum(map(len, self._waiting.values()))
+        return self.clients.waiting_requests
 
-    def check(self, work: Work) -> None:
-        """Raises Busy if a request that came now would be refused."""
-        self._limit_overload()
-        is_crowded = self.is_overloaded or self.waiting >= self.min_queue
-        if is_crowded and self.predict_wait(work) > self._budget(work):
-            self._excess.add(1.0, self._clock())
-            REQUESTS.labels(work, "refused").inc()
-            raise Busy("more requests arrive than can be answered in time; try again shortly")
+    def check(self, work: Work, name: str = "") -> None:
+        """Raises Busy if a request of a client that came now would be refused. name: what the client is known by"""
+        now = self._clock()
+        client = self.clients.find(name, now)
+        self.clients.limit_overload(client, now)
+        if self._would_be_late(client, work) and self._find_heavier(client) is None:
+            self._refuse_newcomer(client, work)
 
-    def predict_wait(self, work: Work) -> float:
+    def predict_wait(self, work: Work, name: str = "") -> float:
         """Return the seconds that a request which came now would wait for a slot."""
-        if len(self._active) < self.open_slots:
-            return 0.0
-        now = self._clock()
-        deadline = now + self._budget(work)
-        running = sum(max(0.0, self.estimates[t.work] - (now - t.started_at)) for t in self._active)
-        ahead = sum(self.estimates[t.work] for t in self._list_waiting() if t.deadline <= deadline)
-        return (running + ahead) / self.open_slots
+        return self._predict_wait(self.clients.find(name, self._clock()), work)
 
-    async def enter(self, work: Work) -> Ticket:
+    async def enter(self, work: Work, name: str = "") -> Ticket:
         """Wait for a slot. Raises Busy if it would come too late, or does."""
-        self.check(work)
         now = self._clock()
-        self._excess.add(1.0, now)
-        ticket = Ticket(work, now, now + self._budget(work))
-        self._waiting[work].append(ticket)
+        client = self.clients.find(name, now)
+        self._make_room(client, work)
+        self.clients.count_excess(client, 1.0, now)
+        ticket = Ticket(client, work, now, now + self._budget(work))
+        self.clients.add_waiting(ticket)
         self._dispatch()
         try:
             await ticket.granted
         except BaseException:
-            self._withdraw(ticket)
+            self.clients.remove_waiting(ticket)
+            self.leave(ticket)
             raise
         self._count_admitted(work, ticket.started_at - ticket.arrived_at)
         return ticket
 
-    def has_free_slot(self) -> bool:
-        """Whether a request that came now would neither wait nor be refused."""
-        is_full = len(self._active) >= self.slots or len(self._active) + len(self._overdue) >= MAX_RUNNING_REQUESTS
-        return not is_full and not self.waiting and not self.is_overloaded
+    def has_free_slot(self, name: str = "") -> bool:
+        """Whether a request of a client that came now would neither wait nor be refused."""
+        if len(self._active) >= self.slots or len(self._active) + len(self._overdue) >= MAX_RUNNING_REQUESTS:
+            return False
+        now = self._clock()
+        client = self.clients.find(name, now)
+        return client not in self.clients.waiting and not self.clients.is_overloaded(client, now)
 
-    def count_at_once(self, work: Work, seconds: float) -> None:
+    def count_at_once(self, work: Work, seconds: float, name: str = "") -> None:
         """Count a request that found a free slot, held it for these seconds, and let nothing else run meanwhile."""
+        now = self._clock()
+        self.clients.find(name, now).used.add(seconds, now)
         self._estimate(work, seconds)
         self._count_admitted(work, 0.0)
 
@@ -151,11 +117,63 @@ class AdmissionGate:
         """Give the slot back. A second call does nothing."""
         if ticket not in self._active and ticket not in self._overdue:
             return
-        self._estimate(ticket.work, self._clock() - ticket.started_at)
+        now, client = self._clock(), ticket.client
+        seconds = now - ticket.started_at
+        self._estimate(ticket.work, seconds)
         self._active.discard(ticket)
         self._overdue.discard(ticket)
-        self._excess.add(-1.0, self._clock())
+        client.running -= 1
+        client.used.add(min(seconds, MAX_SLOT_SECONDS), now)
+        self.clients.count_excess(client, -1.0, now)
         self._dispatch()
+
+    def find_refusal_delay(self, name: str = "") -> float:
+        """Return for how many seconds a refusal of a client is to be kept back.
+
+        A refusal costs processor time too: a client that repeats refused requests at once would take it from others.
+        """
+        now = self._clock()
+        rate = self.clients.find(name, now).excess.read(now) / RECENT_SECONDS
+        return min(MAX_REFUSAL_SECONDS, max(0.0, rate / PROMPT_REFUSALS - 1.0))
+
+    def _make_room(self, client: Client, work: Work) -> None:
+        """Raises Busy if a request would come too late, and no client with more requests can give its place up."""
+        self.clients.limit_overload(client, self._clock())
+        if not self._would_be_late(client, work):
+            return
+        heavier = self._find_heavier(client)
+        if heavier is None:
+            self._refuse_newcomer(client, work)
+        else:
+            self._refuse_waiting(heavier.newest_ticket)
+
+    def _would_be_late(self, client: Client, work: Work) -> bool:
+        is_crowded = self.waiting >= self.min_queue or self.clients.is_overloaded(client, self._clock())
+        return is_crowded and self._predict_wait(client, work) > self._budget(work)
+
+    def _find_heavier(self, client: Client) -> Client | None:
+        """Return the client that has most requests, if a request of this one may take the place of one of its."""
+        if not self.clients.waiting or self.clients.is_overloaded(client, self._clock()):
+            return None
+        heaviest = max(self.clients.waiting, key=lambda other: other.pending)
+        return heaviest if heaviest.pending > client.pending + 1 else None
+
+    def _predict_wait(self, client: Client, work: Work) -> float:
+        now = self._clock()
+        open_slots = self._count_open_slots(client, now)
+        if len(self._active) < open_slots:
+            return 0.0
+        deadline, rank = now + self._budget(work), client.rank(now)
+        running = sum(max(0.0, self.estimates[t.work] - (now - t.started_at)) for t in self._active)
+        ahead = [ticket for ticket in client.list_waiting() if ticket.deadline <= deadline]
+        turns = len(ahead)
+        for other in self.clients.waiting:
+            if other is not client:
+                ahead += other.list_waiting()[: turns + (other.rank(now) <= rank)]
+        return (running + sum(self.estimates[ticket.work] for ticket in ahead)) / open_slots
+
+    def _count_open_slots(self, client: Client, now: float) -> int:
+        return max(1, self.slots - 1) if self.clients.is_overloaded(client, now) else self.slots
 
     def _estimate(self, work: Work, seconds: float) -> None:
         self.estimates[work] += ESTIMATE_WEIGHT * (min(seconds, MAX_SLOT_SECONDS) - self.estimates[work])
@@ -167,67 +185,68 @@ class AdmissionGate:
         count()
         observe(waited_seconds)
 
-    def _limit_overload(self) -> None:
-        now = self._clock()
-        if not self.is_overloaded:
-            self._overload_ends_at = None
-        elif self._overload_ends_at is None:
-            self._overload_ends_at = now + MAX_OVERLOAD_SECONDS
-        elif now >= self._overload_ends_at:
-            self._overload_ends_at = None
-            self._excess.clear()
-
     def _budget(self, work: Work) -> float:
         return WAIT_FACTOR * self.estimates[work]
-
-    def _list_waiting(self) -> Iterable[Ticket]:
-        return (ticket for queue in self._waiting.values() for ticket in queue)
 
     def _dispatch(self) -> None:
         """Refuse who has waited too long, pass on slots that are held too long, and grant what is free."""
         now = self._clock()
-        for queue in self._waiting.values():
-            while queue and self._is_late(queue[0], now):
-                _refuse(queue.popleft())
+        self._refuse_late(now)
         overdue = {t for t in self._active if now - t.started_at >= MAX_SLOT_SECONDS}
         self._active -= overdue
         self._overdue |= overdue
-        while len(self._active) < self.open_slots and len(self._active) + len(self._overdue) < MAX_RUNNING_REQUESTS:
-            heads = [queue[0] for queue in self._waiting.values() if queue]
-            if not heads:
-                break
-            ticket = min(heads, key=lambda t: t.deadline)
-            self._waiting[ticket.work].popleft()
+        while (ticket := self._choose_next(now)) is not None:
+            self.clients.remove_waiting(ticket)
             if ticket.granted.done():  # the client has gone
                 continue
             ticket.started_at = now
+            ticket.client.running += 1
             self._active.add(ticket)
             ticket.granted.set_result(None)
         self._set_timer(now)
 
-    def _is_late(self, ticket: Ticket, now: float) -> bool:
-        if now - ticket.arrived_at >= self.patience_seconds:
-            return True
-        return now > ticket.deadline and (self.is_overloaded or self.waiting > self.min_queue)
+    def _choose_next(self, now: float) -> Ticket | None:
+        """Return the request that gets the next slot, None if none is free for those that wait."""
+        if len(self._active) + len(self._overdue) >= MAX_RUNNING_REQUESTS:
+            return None
+        clients = [
+            client
+            for client in self.clients.waiting
+            if client.running < MAX_RUNNING_OF_CLIENT and len(self._active) < self._count_open_slots(client, now)
+        ]
+        tickets = (client.next_ticket for client in clients)
+        return min(tickets, key=lambda ticket: (*ticket.client.rank(now), ticket.deadline), default=None)
+
+    def _refuse_late(self, now: float) -> None:
+        for client in tuple(self.clients.waiting):
+            is_overloaded = self.clients.is_overloaded(client, now)
+            for ticket in client.list_waiting():
+                is_late = now > ticket.deadline and (is_overloaded or self._has_too_many(client))
+                if is_late or now - ticket.arrived_at >= self.patience_seconds:
+                    self._refuse_waiting(ticket)
+
+    def _has_too_many(self, client: Client) -> bool:
+        """Whether too many requests wait, and the client has more than its share of them."""
+        return self.waiting > self.min_queue and client.waiting * len(self.clients.waiting) > self.min_queue
 
     def _set_timer(self, now: float) -> None:
         """Dispatch again when the first of those that wait loses patience, or the first slot is held too long."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        ends = [queue[0].arrived_at + self.patience_seconds for queue in self._waiting.values() if queue]
-        if ends:
+        if self.waiting:
+            oldest = (ticket for client in self.clients.waiting for ticket in client.list_oldest())
+            ends = [ticket.arrived_at + self.patience_seconds for ticket in oldest]
             ends += [ticket.started_at + MAX_SLOT_SECONDS for ticket in self._active]
             self._timer = asyncio.get_running_loop().call_later(max(0.0, min(ends) - now), self._dispatch)
 
-    def _withdraw(self, ticket: Ticket) -> None:
-        """Forget a request whose waiting was refused or cancelled."""
-        if ticket in self._waiting[ticket.work]:
-            self._waiting[ticket.work].remove(ticket)
-        self.leave(ticket)
+    def _refuse_newcomer(self, client: Client, work: Work) -> NoReturn:
+        self.clients.count_excess(client, 1.0, self._clock())
+        REQUESTS.labels(work, "refused").inc()
+        raise Busy("more requests arrive than can be answered in time; try again shortly")
 
-
-def _refuse(ticket: Ticket) -> None:
-    REQUESTS.labels(ticket.work, "refused").inc()
-    if not ticket.granted.done():
-        ticket.granted.set_exception(Busy("no slot was free in time; try again shortly"))
+    def _refuse_waiting(self, ticket: Ticket) -> None:
+        self.clients.remove_waiting(ticket)
+        REQUESTS.labels(ticket.work, "refused").inc()
+        if not ticket.granted.done():
+            ticket.granted.set_exception(Busy("no slot was free in time; try again shortly"))

@@ -1,11 +1,15 @@
 """Give each request a slot when its body has arrived, and take it back when its answer begins."""
 
+import asyncio
+
 from fastapi.responses import JSONResponse
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.deps.admission.gate import AdmissionGate, Ticket
+from app.deps.admission.clients import Ticket
+from app.deps.admission.gate import AdmissionGate
 from app.deps.admission.work import Work, classify_work
+from app.deps.caller import Caller
 from app.errors import Busy, describe_problem
 
 MAX_UNCHECKED_BYTES = 65_536
@@ -15,7 +19,7 @@ MAX_UNCHECKED_BYTES = 65_536
 class AdmissionMiddleware:
     """Runs after AuthMiddleware, which states the requirements of the route, and before the body is read.
 
-    A client that sends its body or reads its answer slowly holds no slot meanwhile.
+    A client is who has the key. One that sends its body or reads its answer slowly holds no slot meanwhile.
     """
 
     def __init__(self, app: ASGIApp, gate: AdmissionGate) -> None:
@@ -26,18 +30,20 @@ class AdmissionMiddleware:
         if work is None:
             await self.app(scope, receive, send)
             return
-        request = _AdmittedRequest(self.gate, work, receive, send)
+        client = _find_client(scope)
+        request = _AdmittedRequest(self.gate, work, client, receive, send)
         try:
             if not _has_body(scope):
                 await request.enter()
             elif _is_long(scope):
-                self.gate.check(work)
+                self.gate.check(work, client)
             await self.app(scope, request.receive, request.send)
         except Busy as refusal:
             request.refusal = refusal
         finally:
             request.leave()
         if request.refusal is not None and not request.is_answered:
+            await asyncio.sleep(self.gate.find_refusal_delay(client))
             body = describe_problem(request.refusal, scope["state"].get("request_id", ""))
             answer = JSONResponse(body, body["status"], {"Retry-After": "1"}, media_type="application/problem+json")
             await answer(scope, receive, send)
@@ -46,15 +52,15 @@ class AdmissionMiddleware:
 class _AdmittedRequest:
     """The messages of one request. refusal: why it was refused; whatever the route made of it is not sent"""
 
-    def __init__(self, gate: AdmissionGate, work: Work, receive: Receive, send: Send) -> None:
-        self.gate, self.work, self._receive, self._send = gate, work, receive, send
+    def __init__(self, gate: AdmissionGate, work: Work, client: str, receive: Receive, send: Send) -> None:
+        self.gate, self.work, self.client, self._receive, self._send = gate, work, client, receive, send
         self.ticket: Ticket | None = None
         self.refusal: Busy | None = None
         self.is_answered = False
 
     async def enter(self) -> None:
         """Wait for a slot. Raises Busy."""
-        self.ticket = await self.gate.enter(self.work)
+        self.ticket = await self.gate.enter(self.work, self.client)
 
     def leave(self) -> None:
         if self.ticket is not None:
@@ -83,6 +89,12 @@ def _find_work(scope: Scope) -> Work | None:
     if scope["type"] != "http":
         return None
     return classify_work(scope["method"], scope["state"].get("requirements", {}))
+
+
+def _find_client(scope: Scope) -> str:
+    """Return the id of the key: who sends a wrong one was refused before, and has no share."""
+    caller: Caller | None = scope["state"].get("caller")
+    return caller.key_id if caller else ""
 
 
 def _has_body(scope: Scope) -> bool:

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -93,13 +94,17 @@ class _Received(NamedTuple):
 class ImmediateAnswersMiddleware:
     """Stands outside of all layers, those that add security headers and close connections included.
 
-    Requests that are read in one turn of the event loop are answered together, which takes half the time for each. One
+    Requests that are read in one turn of the event loop are answered together, which takes half the time for each. Of
+    those that are too many for one turn, each client has one answered in turn, and other requests go on meanwhile. One
     that comes alone is answered where it is read.
     """
 
     def __init__(self, app: ASGIApp, route: ImmediateRoute, steps: Steps) -> None:
         self.app, self.route, self.steps = app, route, steps
-        self._waiting: list[_Received] = []
+        self._waiting: dict[
+            str, deque[_Received]
+        ] = {}  # by key: the next is the one that was last served the longest ago
+        self._is_scheduled = False
         self._read_at = -math.inf  # when a request was last read, as the loop has it, which is one time for a turn
         self._come_together = False  # whether more than one request was read in the last turn that read any
         self._max_bytes = min(MAX_UNCHECKED_BYTES, steps.checks.max_body_bytes(route.requirements))
@@ -111,7 +116,7 @@ class ImmediateAnswersMiddleware:
             return
         started = time.perf_counter()
         caller = self.steps.checks.find_known_caller(scope, self.route.requirements, collection)
-        if caller is None or not self.steps.gate.has_free_slot():
+        if caller is None or not self.steps.gate.has_free_slot(caller.key_id):
             await self.app(scope, receive, send)
             return
         message = await receive()
@@ -157,7 +162,7 @@ class ImmediateAnswersMiddleware:
         if message["type"] != "http.request" or message.get("more_body", False):
             return None
         request = ReadRequest(scope, collection, message.get("body", b""))
-        if not is_surely_within(request.body) or not self.steps.gate.has_free_slot():
+        if not is_surely_within(request.body) or not self.steps.gate.has_free_slot(caller.key_id):
             return None
         loop = asyncio.get_running_loop()
         read_at, self._read_at = self._read_at, loop.time()
@@ -165,27 +170,46 @@ class ImmediateAnswersMiddleware:
         received = _Received(request, caller, loop.create_future())
         if not self._come_together:
             return self._answer_all([received])[0]
-        self._waiting.append(received)
-        if len(self._waiting) == 1:
-            loop.call_soon(self._answer_waiting)
+        self._waiting.setdefault(caller.key_id, deque()).append(received)
+        self._schedule()
         return await received.answered
 
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._answer_waiting)
+
     def _answer_waiting(self) -> None:
-        """Answer the requests that this turn of the event loop has read."""
-        waiting, self._waiting = self._waiting, []
-        self._come_together = len(waiting) > 1
-        for start in range(0, len(waiting), MAX_BATCH_REQUESTS):
-            part = waiting[start : start + MAX_BATCH_REQUESTS]
-            open_futures = [received.answered for received in part if not received.answered.done()]
-            try:
-                answers = self._answer_all(part)
-            except Exception as error:
-                for future in open_futures:
-                    future.set_exception(error)
-                continue
-            for received, answer in zip(part, answers, strict=True):
-                if not received.answered.done():
-                    received.answered.set_result(answer)
+        """Answer requests that one turn of the event loop has read, those that are too many in the next turns."""
+        self._is_scheduled = False
+        batch = self._take_batch()
+        self._come_together = len(batch) > 1
+        self._answer_batch(batch)
+        if self._waiting:
+            self._schedule()
+
+    def _answer_batch(self, batch: Sequence[_Received]) -> None:
+        open_requests = [received for received in batch if not received.answered.done()]
+        try:
+            answers = self._answer_all(batch)
+        except Exception as error:
+            for received in open_requests:
+                received.answered.set_exception(error)
+            return
+        for received, answer in zip(batch, answers, strict=True):
+            if not received.answered.done():
+                received.answered.set_result(answer)
+
+    def _take_batch(self) -> list[_Received]:
+        """Take one request of each client in turn."""
+        batch: list[_Received] = []
+        while self._waiting and len(batch) < MAX_BATCH_REQUESTS:
+            client = next(iter(self._waiting))
+            queue = self._waiting.pop(client)
+            batch.append(queue.popleft())
+            if queue:
+                self._waiting[client] = queue
+        return batch
 
     def _answer_all(self, received: Sequence[_Received]) -> list[ImmediateAnswer | None]:
         """Answer requests, and count and record those that are answered."""
@@ -202,7 +226,7 @@ class ImmediateAnswersMiddleware:
     def _count(self, answered: Sequence[_Received], seconds: float) -> None:
         """Count and record requests. seconds: for which each held a slot"""
         for (scope, collection, _), caller, _ in answered:
-            self.steps.gate.count_at_once(self.route.work, seconds)
+            self.steps.gate.count_at_once(self.route.work, seconds, caller.key_id)
             self.steps.checks.count_at_once(scope, caller)
             params = {"collection": collection}
             scope["state"] |= {"requirements": self.route.requirements, "path_params": params, "caller": caller}
