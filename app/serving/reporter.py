@@ -42,6 +42,8 @@ class Reporter:
         """
         states = {(served.collection, served.task): _describe_state(served) for served in all_served}
         changed = {key: state for key, state in states.items() if self._reported.get(key) != state}
+        if not states and not self._reported:
+            return
         since_last = time.monotonic() - self._last_heartbeat_at
         is_changed = bool(changed) or states.keys() != self._reported.keys()
         self.due_in = MIN_INTERVAL_SECONDS - since_last if is_changed and since_last < MIN_INTERVAL_SECONDS else None

@@ -74,7 +74,7 @@ RULES: dict[str, dict[str, str]] = {
     "job_items": {"job_id": ID, "name": SCRUBBED, "state": ID, "detail": SCRUBBED},
     "jobs": {
         "id": ID, "kind": ID, "body": SCRUBBED, "queue": ID, "state": ID, "parent_id": ID, "lock": ID, "worker": ID,
-        "result": SCRUBBED, "problem": SCRUBBED,
+        "collection_id": ID, "result": SCRUBBED, "problem": SCRUBBED,
     },
     "keys": {"id": ID, "name": OURS, "digest": ID, "role": ID, "collections": ID, "previous_digest": ID},
     "labels": {"task": ID, "by": ROW, "note": ROW},
