@@ -96,7 +96,7 @@ def is_measured(client: httpx.Client, collection: str, faces: int) -> bool:
 
 
 def enrol_staff(client: httpx.Client) -> list[str]:
-    """Enrol three photos of two people with what a client may say of them, and label two pairs."""
+    """Enrol three photos of two people with what a client may say of them, and label two pairs; searches know them."""
     client.put(BASE).raise_for_status()
     ids = []
     for number, subject in enumerate(("ada", "ada", "bob")):
@@ -107,7 +107,10 @@ def enrol_staff(client: httpx.Client) -> list[str]:
         {"face_a": ids[0], "face_b": ids[1], "same": True},
         {"face_a": ids[0], "face_b": ids[2], "same": False},
     ]
-    client.post("/v1/labels", json={"labels": labels}).raise_for_status()
+    labelled = client.post("/v1/labels", json={"labels": labels}).raise_for_status()
+    seen = {"X-Change-Number": labelled.headers["X-Change-Number"]}
+    while client.post(f"{BASE}/faces/{ids[0]}/search", headers=seen).status_code == 503:
+        pass  # labels may reach searches after the faces
     return ids
 
 
