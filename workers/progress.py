@@ -36,16 +36,18 @@ class ProgressReporter:
 
     def phase(self, name: str, start: int, end: int) -> Progress:
         """Return the progress callback of a phase from step `start` to step `end`, which raises Interrupted."""
-        began = time.monotonic()
+        began, is_begun = time.monotonic(), False
 
         def report(step: int, steps: int, values: dict[str, float]) -> None:
+            nonlocal is_begun
             self.context.check()
             last = step >= steps
             if last:
                 log.info(
                     "phase.ended job_id=%s phase=%s seconds=%.1f", self.context.job_id, name, time.monotonic() - began
                 )
-            if values and (last or self._due()):
+            if values and (last or not is_begun or self._due()):
+                is_begun = True
                 self._add({"phase": name, "step": step, "steps": steps, **values})
             if last or self._due():
                 self._write(start + (end - start) * step // max(1, steps))
