@@ -43,6 +43,7 @@ class Reporter:
         states = {(served.collection, served.task): _describe_state(served) for served in all_served}
         changed = {key: state for key, state in states.items() if self._reported.get(key) != state}
         if not states and not self._reported:
+            self.due_in = None
             return
         since_last = time.monotonic() - self._last_heartbeat_at
         is_changed = bool(changed) or states.keys() != self._reported.keys()

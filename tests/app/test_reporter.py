@@ -40,3 +40,17 @@ def test_changes_that_follow_at_once_are_written_together(resources: Any) -> Non
     assert report(None) == ([4], True)
     time.sleep(reporter.due_in or 0)
     assert report(None) == ([], False)
+
+
+def test_nothing_waits_where_nothing_is_served_any_more(resources: Any) -> None:
+    """A collection may be deleted before it was reported; the follower would look for it all the time."""
+    GalleryWriter(resources).make(MODEL)
+    reporter = Reporter(resources.database, "process")
+    reporter.report(serve(1))
+    reporter.report([])
+    time.sleep(reporter.due_in or 0)
+    reporter.report([])
+    reporter.report(serve(2))
+    assert reporter.due_in is not None
+    reporter.report([])
+    assert reporter.due_in is None
