@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import delete, select, update
 from typer.testing import CliRunner
 
 from app.access import keys
@@ -18,7 +18,7 @@ from app.cli.main import app as cli
 from app.cli.server.preparation import create_first_key
 from app.config import Settings
 from app.db.session import reading, writing
-from app.db.tables import AuditEntry, Key, StoredResponse, now
+from app.db.tables import AuditEntry, AuditHead, Key, StoredResponse, now
 from app.deps.caller import Caller
 from app.errors import Conflict
 from app.resources import Resources, open_resources
@@ -146,6 +146,23 @@ def test_a_start_prints_an_admin_key_only_if_no_working_one_is_bound_to_no_colle
             entries = session.execute(select(AuditEntry.action, AuditEntry.resource)).all()
             made = select(Key.id).where(Key.name == "first start").order_by(Key.id)
             assert entries == [("key.create", f"key:{key_id}") for key_id in session.scalars(made)]
+
+
+def test_two_that_start_at_once_create_one_first_key(settings: Settings) -> None:
+    settings.home.mkdir(parents=True, exist_ok=True)
+    migrate(settings)
+    with open_resources(settings) as resources, ThreadPoolExecutor(2) as pool:
+        at_once = Barrier(2)
+
+        def create(_: int) -> str | None:
+            at_once.wait()
+            return create_first_key(settings)
+
+        for _ in range(10):
+            assert list(pool.map(create, range(2))).count(None) == 1
+            with writing(resources.database) as session:
+                for table in (AuditEntry, AuditHead, Key):
+                    session.execute(delete(table))
 
 
 def make_key(world: World, **body: Any) -> dict[str, Any]:

@@ -44,13 +44,15 @@ def test_a_paused_follower_catches_up(
         return read_served(engine) == (set(expected), expected)
 
     wait_for(lambda: agrees(first) and agrees(paused))
-    go_on, step = threading.Event(), paused.follower.step
+    stopped, go_on, step = threading.Event(), threading.Event(), paused.follower.step
 
     def wait_and_step() -> None:
+        stopped.set()
         go_on.wait()
         step()
 
     monkeypatch.setattr(paused.follower, "step", wait_and_step)
+    assert stopped.wait(60), "its last step did not end in time"
     before = read_served(paused)
     for change in range(CHANGES):
         if change % 3 == 2:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import delete, func, insert, select
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app.config import AUDIT_FOLDER
@@ -66,14 +67,10 @@ class AuditChain:
 
     def _lock_head(self, session: Session) -> tuple[AuditHead, list[EntryDraft]]:
         """Return the head, locked, and entries that say in what it contradicts the other entries and the witness."""
-        head = session.get(AuditHead, HEAD_ID, with_for_update=True, populate_existing=True)
+        head = session.get(AuditHead, HEAD_ID, with_for_update=True, populate_existing=True) or self._add_head(session)
         last = session.scalar(select(func.max(AuditEntry.number))) or 0
         faults: list[EntryDraft] = []
-        if head is None:
-            head = AuditHead(id=HEAD_ID, number=0, mac=NO_MAC, cut_number=0, cut_mac=NO_MAC, signature="")
-            session.add(head)
-            session.flush()  # fails for the second of two writers that find none
-        elif not self.is_signed(head):
+        if not self.is_signed(head):
             faults.append(_make_fault(HEAD_INVALID, head.number))
         if last > head.number:
             faults = [_make_fault(HEAD_INVALID, head.number)]
@@ -83,6 +80,17 @@ class AuditChain:
         if reached > max(last, head.cut_number):
             faults.append(_make_fault(ROLLED_BACK, reached))
         return head, faults
+
+    def _add_head(self, session: Session) -> AuditHead:
+        """Return the head of an empty chain, or the one that another process has added meanwhile."""
+        head = AuditHead(id=HEAD_ID, number=0, mac=NO_MAC, cut_number=0, cut_mac=NO_MAC, signature="")
+        head.signature = self._sign(head)
+        try:
+            with session.begin_nested():
+                session.add(head)
+            return head
+        except IntegrityError:
+            return session.get_one(AuditHead, HEAD_ID, with_for_update=True, populate_existing=True)
 
     def cut(self, session: Session, before: float) -> int:
         """Remove the entries from the start of the chain that are older than this time, and return their number.
