@@ -103,16 +103,16 @@ def draw_face_deletion(drawer: WriteDrawer) -> Write | None:
     photo = drawer.choose(drawer.record.list_usable())
     if photo is None:
         return None
-    path = f"{BASE}/faces/{drawer.record.faces[photo].face_id}"
-    return Write("face.delete", "DELETE", path, lambda record, _: record.erase_face(photo))
+    return _delete("face", drawer.record.faces[photo].face_id, lambda record: record.erase_face(photo))
 
 
 def draw_subject_deletion(drawer: WriteDrawer) -> Write | None:
     subject = drawer.choose(drawer.record.list_people())
-    if subject is None:
-        return None
-    path = f"{BASE}/subjects/{subject}"
-    return Write("subject.delete", "DELETE", path, lambda record, _: record.erase_subject(subject))
+    return _delete("subject", subject, lambda record: record.erase_subject(subject)) if subject else None
+
+
+def _delete(kind: str, name: str, note: Callable[[ClientRecord], None]) -> Write:
+    return Write(f"{kind}.delete", "DELETE", f"{BASE}/{kind}s/{name}", lambda record, _: note(record))
 
 
 def draw_labels(drawer: WriteDrawer) -> Write | None:
