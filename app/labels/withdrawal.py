@@ -1,8 +1,11 @@
 """Withdraw all labels of a labeller, and say which pairs are decided otherwise without them."""
 
-from sqlalchemy import ColumnElement, select, union, update
+from collections.abc import Sequence
+
+from sqlalchemy import ColumnElement, exists, select, union, update
 from sqlalchemy.orm import Session, aliased
 
+from app.db.id_lists import select_ids
 from app.db.tables import Face, Label, now
 from app.galleries.label_consensus import decide_consensus, read_collection_votes, read_rule
 from app.labels import service
@@ -15,11 +18,17 @@ Decisions = dict[tuple[str, int, int], bool]
 
 
 def withdraw_labels(session: Session, by: str) -> WithdrawnOut:
-    """Withdraw all labels of a labeller: they stay stored but no longer count."""
-    own = (Label.by == by, Label.withdrawn_at.is_(None))
+    """Withdraw all labels of a labeller: they stay stored but no longer count.
+
+    Labels that are added meanwhile in another collection stay.
+    """
+    own: tuple[ColumnElement[bool], ...] = (Label.by == by, Label.withdrawn_at.is_(None))
     ends = union(*(select(face).where(*own) for face in (Label.face_a, Label.face_b))).subquery()
-    chosen = select(Face.collection_id).join(ends, ends.c[0] == Face.pk).distinct()
-    service.change_collections(session, session.scalars(chosen).all(), is_addition=False)
+    chosen = session.scalars(select(Face.collection_id).join(ends, ends.c[0] == Face.pk).distinct()).all()
+    service.change_collections(session, chosen, is_addition=False)
+    if not chosen:
+        return WithdrawnOut(withdrawn=0, changed=0, pairs=[])
+    own += _lie_in(session, chosen)
     before, after = Decisions(), Decisions()
     for collection, task in _list_deployments(session, own):
         _decide_with_and_without(session, collection, task, by, before, after)
@@ -37,6 +46,13 @@ def withdraw_labels(session: Session, by: str) -> WithdrawnOut:
         for task, a, b in listed
     ]  # fmt: skip
     return WithdrawnOut(withdrawn=withdrawn, changed=len(changed), pairs=pairs)
+
+
+def _lie_in(session: Session, collections: Sequence[str]) -> tuple[ColumnElement[bool], ...]:
+    """Return the conditions of labels whose faces both lie in these collections."""
+    faces = Face.__table__.alias()
+    is_chosen = faces.c.collection_id.in_(select_ids(session, collections))
+    return tuple(exists().where(faces.c.pk == face, is_chosen) for face in (Label.face_a, Label.face_b))
 
 
 def _decide_with_and_without(

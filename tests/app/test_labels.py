@@ -2,16 +2,18 @@
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
-from app.db.session import reading
-from app.db.tables import Face
+from app.db.session import reading, writing
+from app.db.tables import Collection, Face, Label
 from app.galleries.label_consensus import ConsensusRule, decide_consensus, list_standing_labels, read_consensus
-from app.labels import label_suggestions, question_faces
+from app.labels import label_suggestions, question_faces, withdrawal
+from app.labels import service as label_service
 from ml.active_learning import PairAnswers, choose_pairs
 from tests.databases import delete_collections
 from tests.gallery import enrol
@@ -128,6 +130,32 @@ def test_a_later_label_replaces_an_earlier_one_and_the_majority_decides(service:
         frozenset((a.face_id, c.face_id)), frozenset((a.face_id, d.face_id)),
     }  # fmt: skip
     assert len(contradicted) == 5
+
+
+def test_labels_added_in_another_collection_during_a_withdrawal_stay(
+    service: Service, faces: list[Face], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On PostgreSQL they may be committed after the collections were chosen: theirs is not read anew."""
+    others = enrol(service.resources, "d", range(2))
+    service.client.post("/v1/labels", json={"labels": [pair(faces[0], faces[1], by="mallory")]}).raise_for_status()
+    change_collections = label_service.change_collections
+
+    def add_label_meanwhile(session: Session, collections: Iterable[str], *, is_addition: bool) -> None:
+        change_collections(session, collections, is_addition=is_addition)
+        for first, second in (others[:2], (faces[2], others[0]), (faces[2], faces[3])):
+            a, b = sorted((first.pk, second.pk))
+            session.add(Label(task="identity", face_a=a, face_b=b, same=True, by="mallory"))
+        session.flush()
+
+    monkeypatch.setattr(label_service, "change_collections", add_label_meanwhile)
+    with writing(service.resources.database) as session:
+        answer = withdrawal.withdraw_labels(session, "mallory")
+        rereads = dict(session.execute(select(Collection.id, Collection.label_reread_change)).all())
+        withdrawn = select(Label.face_a, Label.face_b).where(Label.withdrawn_at.is_not(None))
+        read_anew = {face.pk for face in faces}
+        assert {pk for row in session.execute(withdrawn) for pk in row} <= read_anew
+    assert (answer.withdrawn, answer.changed) == (2, 2)
+    assert (rereads["c"] > 0, rereads["d"]) == (True, 0)
 
 
 def test_all_labels_of_a_labeller_can_be_withdrawn_at_once(service: Service, faces: list[Face]) -> None:
