@@ -17,6 +17,7 @@ from app.errors import Busy
 from tests.app.test_faces import BASE, enrol, picture
 from tests.databases import remove_test_data
 from tests.flows.test_upload import FILES, tar
+from tests.killed_process import kill_process
 from tests.service import Service
 
 
@@ -90,6 +91,19 @@ def test_a_repeated_request_is_refused_while_the_first_one_runs(service: Service
     with writing(service.resources.database) as session:
         session.execute(update(StoredResponse).values(created_at=now() - 1_000))
     assert imported(staff, "a").status_code == 202
+
+
+def test_a_key_that_a_killed_process_reserved_is_free(service: Service, staff: httpx.Client) -> None:
+    first = imported(staff, "a")
+    killed = kill_process(service.resources.audit)
+    for process, status in ((None, 409), (killed, 202)):
+        with writing(service.resources.database) as session:
+            reservation = session.scalars(select(StoredResponse)).one()
+            assert reservation.process not in (None, killed), "the service names its process"
+            own, reservation.status = reservation.process, None
+            reservation.process = process or own
+        assert imported(staff, "a").status_code == status
+    assert imported(staff, "a").headers["Location"] != first.headers["Location"]
 
 
 def kill_between_commit_and_answer(monkeypatch: pytest.MonkeyPatch) -> None:

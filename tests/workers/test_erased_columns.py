@@ -39,7 +39,7 @@ REPEATED = "options, and keys and labellers of the operator; it is carried out a
 
 RULES: dict[str, dict[str, str]] = {
     "answers": {
-        "key_id": ID, "idempotency_key": "a keyed hash", "fingerprint": ID, "collection": ID,
+        "key_id": ID, "idempotency_key": "a keyed hash", "fingerprint": ID, "collection": ID, "process": ID,
         "headers": SCRUBBED, "body": SCRUBBED,
     },
     "atlases": {"collection_id": ID, "task": ID, "model_id": ID, "method": ID, "projection": NUMBERS,

@@ -16,8 +16,10 @@ from app.learning.plan import ComponentChoice, Plan, Source
 from app.queue import jobs
 from app.queue.messages import Erase, Evaluate, ExamineGallery, ImportArchive, Sweep, Train
 from app.resources import Resources
+from app.storage.audit_log.spool import AuditSpool
 from app.storage.blob_store import Blobs
 from app.storage.fingerprints import Fingerprinter
+from tests.killed_process import kill_process
 from tests.workers.test_erase import context
 from workers.context import Interrupted, Later
 from workers.erasing import blockers, completion, resumption
@@ -90,7 +92,7 @@ def add(resources: Resources, *rows: Any) -> None:
 
 def find(resources: Resources, erasure: Erasure) -> Blocker:
     with reading(resources.database) as session:
-        return find_blocker(session, erasure)
+        return find_blocker(session, erasure, resources.audit)
 
 
 def test_an_erasure_waits_for_the_indexes_of_living_processes(resources: Resources) -> None:
@@ -130,6 +132,18 @@ def test_an_erasure_waits_for_requests_that_may_still_name_the_faces(
         resources, StoredResponse(key_id="k", idempotency_key="i", fingerprint="", status=status, created_at=created_at)
     )
     assert find(resources, make_erasure(resources)) == Blocker("requests" if waits else None, NOW)
+
+
+def test_an_erasure_does_not_wait_for_requests_of_a_killed_process(resources: Resources) -> None:
+    living = AuditSpool(resources.audit)
+    reserved = {"fingerprint": "", "created_at": NOW - 10}
+    add(resources, StoredResponse(key_id="k", idempotency_key="1", process=kill_process(resources.audit), **reserved))
+    for _ in range(2):
+        assert find(resources, make_erasure(resources)) == Blocker(None, NOW)
+    add(resources, StoredResponse(key_id="k", idempotency_key="2", process=living.process, **reserved))
+    assert find(resources, make_erasure(resources)) == Blocker("requests", NOW)
+    living.close()
+    assert find(resources, make_erasure(resources)) == Blocker("requests", NOW), "a thread of it may still run"
 
 
 EARLIER = NOW - 200

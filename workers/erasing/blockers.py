@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from sqlalchemy import and_, or_, select
 from sqlalchemy.orm import Session
@@ -11,6 +12,7 @@ from app.learning.plan import Plan
 from app.queue.jobs import LIVE_STATES
 from app.queue.messages import Erase, Evaluate, IngestBatch, RestoreSnapshot, Sweep, TakeSnapshot, Train
 from app.serving.reporter import have_followers_caught_up
+from app.storage.audit_log.spool import was_killed
 
 SETTLING_SECONDS = 1.0
 """How long a deleted collection may still be served by a process."""
@@ -28,14 +30,17 @@ class Blocker:
     unserved_at: float | None = None
 
 
-def find_blocker(session: Session, erasure: Erasure) -> Blocker:
-    """Return what an erasure waits for. The targets state `unserved_at` if it is known from before."""
+def find_blocker(session: Session, erasure: Erasure, audit: Path) -> Blocker:
+    """Return what an erasure waits for. The targets state `unserved_at` if it is known from before.
+
+    audit: the folder of the audit log, by whose locks a process is known to live
+    """
     unserved_at = erasure.targets.get("unserved_at")
     if unserved_at is None:
         if not _is_unserved(session, erasure):
             return Blocker("indexes")
         unserved_at = now()
-    if _is_request_running(session, unserved_at):
+    if _is_request_running(session, unserved_at, audit):
         return Blocker("requests", unserved_at)
     snapshot = _find_running_snapshot(session, erasure.collection_id, unserved_at)
     if snapshot is not None:
@@ -49,14 +54,19 @@ def _is_unserved(session: Session, erasure: Erasure) -> bool:
     return have_followers_caught_up(session, erasure.collection_id, erasure.change)
 
 
-def _is_request_running(session: Session, unserved_at: float) -> bool:
+def _is_request_running(session: Session, unserved_at: float, audit: Path) -> bool:
     """Whether a request that may still name the faces is unanswered, and its answer will be stored."""
-    running = select(StoredResponse.key_id).where(
+    running = select(StoredResponse.process).where(
         StoredResponse.status.is_(None),
         StoredResponse.created_at <= unserved_at,
         StoredResponse.created_at > now() - RESERVATION_SECONDS,
     )
-    return session.scalar(running.limit(1)) is not None
+    processes = set(session.scalars(running))
+    if not all(process is not None and was_killed(audit, process) for process in processes):
+        return True
+    if processes:  # PostgreSQL may still carry out a commit that a process has sent before it was killed
+        session.scalars(running.with_for_update()).all()
+    return False
 
 
 def _find_running_snapshot(session: Session, collection: str, unserved_at: float) -> str | None:

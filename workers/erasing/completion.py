@@ -62,7 +62,7 @@ def _choose(resources: Resources) -> tuple[list[ErasedNames], set[str]]:
             targets = erasure.targets
             if "removed_files" not in targets:
                 continue
-            blocker = find_blocker(session, erasure)
+            blocker = find_blocker(session, erasure, resources.audit)
             if blocker.unserved_at is not None and "unserved_at" not in targets:
                 unserved[erasure.id] = blocker.unserved_at
             if blocker.name is None:

@@ -10,7 +10,7 @@ from app.db.tables.base import Base, BigId, new_id, now
 ERASED_STATUS = 410
 """The status of a stored answer that named somebody who was erased."""
 RESERVATION_SECONDS = 300.0
-"""How long an idempotency key stays reserved for a request that is not answered."""
+"""How long an idempotency key stays reserved for a request that is not answered, unless its process was killed."""
 
 
 class Job(Base):
@@ -83,6 +83,7 @@ class StoredResponse(Base):
 
     idempotency_key: a keyed hash of what the client sent; collection: the one in the path of the request, None if
         there is none
+    process: the one that answers it, as its files of the audit log are named; None: an earlier version of the service
     status: None while it is being answered, ERASED_STATUS if its body was erased
     """
 
@@ -91,6 +92,7 @@ class StoredResponse(Base):
     idempotency_key: Mapped[str] = mapped_column(String(255), primary_key=True)
     fingerprint: Mapped[str] = mapped_column(String(64))  # of method, path and body
     collection: Mapped[str | None] = mapped_column(String(255))
+    process: Mapped[str | None] = mapped_column(String(64))
     status: Mapped[int | None]
     headers: Mapped[dict[str, Any]] = mapped_column(default=dict)
     body: Mapped[bytes] = mapped_column(LargeBinary, default=b"")

@@ -5,9 +5,9 @@ consent or were deleted since. A route declares that by `READ` in its `openapi_e
 
 The key is stored as a keyed hash: it may hold a name. Only 2xx answers are stored; a request that failed may be
 repeated with its key. An answer is stored with the changes of its request, in one transaction, and once more, with all
-its headers, before it is sent. If the process dies before the commit, the key stays reserved for five minutes. A photo
-is enrolled in a transaction of its own: its repeat returns the same faces. An archive or a file of vectors that is
-streamed to disk is compared by its length only.
+its headers, before it is sent. If the process is killed before the commit, the key is free at once. It stays reserved
+for five minutes if the process lives, or has ended by itself. A photo is enrolled in a transaction of its own: its
+repeat returns the same faces. An archive or a file of vectors that is streamed to disk is compared by its length only.
 
 An answer that names somebody who was erased since is erased too, and a repeat is answered 409 `AnswerErased`. So is a
 repeat of a request to a collection that was deleted since, also if another one has its name.
@@ -34,6 +34,7 @@ from app.db.tables import ERASED_STATUS, RESERVATION_SECONDS, Collection, Stored
 from app.deps.idempotency.stored_answers import MAX_STORED_BYTES, RESERVED, ReservedAnswer
 from app.errors import AppError, Busy, Conflict, Invalid, describe_problem
 from app.resources import Resources
+from app.storage.audit_log.spool import was_killed
 
 MAX_KEY_CHARACTERS = 255
 STREAMED_PATH_SUFFIXES = (":import", ":import-embeddings")
@@ -62,6 +63,7 @@ class IdempotencyMiddleware:
                 idempotency_key=reserved.idempotency_key,
                 fingerprint=fingerprint,
                 collection=_find_collection(scope["path"]),
+                process=scope["state"]["audit_spool"].process,
             )
             earlier = await run_sync(_reserve_key, resources, reservation, secret_field)
         except AppError as error:
@@ -152,8 +154,9 @@ def _reserve_key(resources: Resources, reservation: StoredResponse, secret_field
             if stored is None:  # if two requests come at once, both insert, and one of them fails
                 session.add(reservation)
                 return None
-            if stored.status is None and stored.created_at < now() - RESERVATION_SECONDS:
+            if stored.status is None and _is_free(resources, stored):
                 stored.fingerprint, stored.created_at = fingerprint, now()
+                stored.collection, stored.process = reservation.collection, reservation.process
                 return None
             is_of_deleted_collection = stored.collection is not None and _was_deleted(session, stored)
     except IntegrityError as error:
@@ -176,6 +179,13 @@ def _reserve_key(resources: Resources, reservation: StoredResponse, secret_field
             key_id=json.loads(stored.body)["id"],
         )
     return Response(stored.body, stored.status, stored.headers | {"Idempotent-Replayed": "true"})
+
+
+def _is_free(resources: Resources, stored: StoredResponse) -> bool:
+    """Whether the request that reserved the key will not be answered any more."""
+    if stored.created_at < now() - RESERVATION_SECONDS:
+        return True
+    return stored.process is not None and was_killed(resources.audit, stored.process)
 
 
 def _was_deleted(session: Session, stored: StoredResponse) -> bool:

@@ -113,6 +113,21 @@ class AuditSpool:
             Path(self._alive.lock_file).unlink(missing_ok=True)
 
 
+def was_killed(folder: Path, process: str) -> bool:
+    """Whether the process that named its files so has died. One that has closed its spool is not known to have.
+
+    It may still carry out a request that it did not wait for.
+    """
+    lock = FileLock(folder / f"{process}{LOCK_SUFFIX}", thread_local=False)
+    try:
+        if not Path(lock.lock_file).exists():
+            return False
+        with lock.acquire(timeout=0):
+            return True
+    except (Timeout, OSError):
+        return False
+
+
 def read_segment(segment: Segment) -> tuple[list[EntryDraft], int]:
     """Return the entries of a file, and how many of its lines are damaged. Raises OSError."""
     drafts, damaged = [], 0
