@@ -10,7 +10,6 @@ from typing import Any
 import httpx
 import numpy as np
 
-from app.db.tables import RESERVATION_SECONDS
 from tests.chaos.client_record import ClientRecord
 from tests.chaos.client_writes import VECTOR_BASE, VECTOR_COLLECTION, VECTOR_DIM
 from tests.chaos.gallery_work import wait_until_erased
@@ -112,9 +111,6 @@ class ConcurrentWriters:
         if client.cut_off is None or not client.cut_off.is_keyed:
             return
         write, answer = client.cut_off, client.repeat(client.cut_off)
-        if has_code(answer, "RequestInProgress"):
-            age_reservations(self.workload.service)
-            answer = client.repeat(write)
         if answer.is_success:
             client.accepted[write.action] += 1
             write.note(client.record, answer)
@@ -200,11 +196,6 @@ def check_replay(answered: httpx.Response, again: httpx.Response) -> None:
 def has_code(answer: httpx.Response, code: str) -> bool:
     """Whether a request was refused with 409 and this code."""
     return answer.status_code == 409 and answer.json()["code"] == code
-
-
-def age_reservations(service: ServiceSubprocess) -> None:
-    """Let the idempotency keys of requests that died be free, as they are after RESERVATION_SECONDS."""
-    service.execute(f"update answers set created_at = created_at - {RESERVATION_SECONDS} where status is null")
 
 
 def find_subjects(
