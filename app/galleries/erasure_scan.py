@@ -172,8 +172,11 @@ def read_blocks(path: Path, overlap: int) -> Iterator[bytes]:
 
 def _read_rows(database: Engine, table: Table) -> Iterator[Sequence[Row[Any]]]:
     """Yield the rows of a table in steps."""
-    with database.connect() as connection:
-        yield from connection.execution_options(yield_per=ROWS_PER_BLOCK).execute(select(table)).partitions()
+    with (
+        database.connect() as connection,
+        connection.execution_options(yield_per=ROWS_PER_BLOCK).execute(select(table)) as rows,
+    ):
+        yield from rows.partitions()
 
 
 def _encode(value: Any) -> list[bytes]:

@@ -93,9 +93,9 @@ def seal_rows(path: Path) -> None:
 
 def read_batches(session: Session, statement: Any) -> Iterator[list[Row]]:
     """Yield the rows of a statement on one table, column -> value, in batches."""
-    result = session.connection().execution_options(yield_per=ROWS_PER_BATCH).execute(statement)
-    for part in result.partitions():
-        yield [dict(row._mapping) for row in part]
+    with session.connection().execution_options(yield_per=ROWS_PER_BATCH).execute(statement) as result:
+        for part in result.partitions():
+            yield [dict(row._mapping) for row in part]
 
 
 def insert_rows(connection: Any, table: Table, rows: list[Row]) -> None:
