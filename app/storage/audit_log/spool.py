@@ -114,9 +114,9 @@ class AuditSpool:
 
 
 def was_killed(folder: Path, process: str) -> bool:
-    """Whether the process that named its files so has died. One that has closed its spool is not known to have.
+    """Return whether the process whose files have this name was killed: its lock file is there, and nobody holds it.
 
-    It may still carry out a request that it did not wait for.
+    A process that ended by itself has removed the file. It does not count, as a thread of it may have gone on.
     """
     lock = FileLock(folder / f"{process}{LOCK_SUFFIX}", thread_local=False)
     try:
