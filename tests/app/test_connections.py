@@ -300,6 +300,37 @@ def test_connections_are_reused(server: SimpleNamespace) -> None:
     assert len(ports) == 1
 
 
+@pytest.mark.parametrize("is_half_full", [False, True])
+def test_an_idle_connection_is_kept_until_many_are_open(
+    server: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, is_half_full: bool
+) -> None:
+    monkeypatch.setattr(protocol, "CROWDED_IDLE_SECONDS", LIMIT_SECONDS)
+    monkeypatch.setattr(ConnectionRegister, "is_half_full", lambda register, connection: is_half_full)
+    with connect(server.port) as connection:
+        for _ in range(1 if is_half_full else 2):
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            answer = read_answer(connection, timeout=3 * LIMIT_SECONDS)
+            assert (answer.status, answer.is_closed) == (200, is_half_full)
+
+
+@pytest.mark.parametrize(("limit", "limit_per_address"), [(5, 10), (10, 5)])
+def test_connections_are_many_from_half_of_a_limit_on(limit: int, limit_per_address: int) -> None:
+    async def test() -> None:
+        register = ConnectionRegister(limit, limit_per_address)
+        for count in range(1, 6):
+            connection: Any = object()
+            register.add(connection, "192.0.2.7")
+            assert register.is_half_full(connection) is (count > 2)
+
+    asyncio.run(test())
+
+
+def test_idle_connections_outlast_those_of_common_clients_and_proxies() -> None:
+    config = configure_server(Application(), Settings())
+    nginx_seconds = 60  # its default keepalive_timeout of an upstream; httpx closes after 5
+    assert min(config.timeout_keep_alive, protocol.MAX_IDLE_SECONDS) > nginx_seconds
+
+
 def test_a_stall_ends_with_enough_bytes() -> None:
     stall = Stall()
     stall.restart(0, 100.0)

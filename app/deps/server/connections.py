@@ -62,6 +62,11 @@ class ConnectionRegister:
         """Whether so many connections are open that refused ones must close at once."""
         return len(self.open) > self.max_connections + self.max_connections // REFUSED_SHARE
 
+    def is_half_full(self, connection: Connection) -> bool:
+        """Return whether half of all connections are open, or half of those of this one's address."""
+        of_address = self.counts[self.open.get(connection, "")]
+        return 2 * len(self.open) > self.max_connections or 2 * of_address > self.max_per_address
+
     def remove(self, connection: Connection) -> None:
         """Remove a connection. One that is not there is ignored."""
         self._note_unsent(connection, 0)

@@ -22,6 +22,11 @@ MAX_PATH_BYTES = 4_096
 """Of the path, without the query: three times what the longest names need. Each route and layer reads the path."""
 MAX_HEADERS = 100
 MAX_HEADER_SECONDS = 10.0
+MAX_IDLE_SECONDS = 75
+"""Between two requests: longer than common clients and proxies keep a connection (httpx 5 s, nginx 60 s). Whoever gives
+up first should be the client, whose next request might otherwise meet the end of the connection and be lost."""
+CROWDED_IDLE_SECONDS = 5.0
+"""Between two requests while half of the connections are in use that the service or an address may have."""
 MAX_PIPELINED_REQUESTS = 32
 MAX_REFUSED_SECONDS = 2.0
 MAX_REFUSED_BYTES = 2**20
@@ -187,8 +192,13 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._refuse(RequestTimeout("the body of the request arrives too slowly"))
         elif self.phase is Phase.HEADERS and waited_seconds > MAX_HEADER_SECONDS:
             self._refuse(RequestTimeout(f"the headers were not complete within {MAX_HEADER_SECONDS:.0f} seconds"))
-        elif self.phase is Phase.REQUEST and waited_seconds > MAX_HEADER_SECONDS:
+        elif self.phase is Phase.REQUEST and waited_seconds > self._find_max_idle_seconds():
             self.transport.close()
+
+    def _find_max_idle_seconds(self) -> float:
+        if self.cycle is None:
+            return MAX_HEADER_SECONDS
+        return CROWDED_IDLE_SECONDS if self.register.is_half_full(self) else MAX_IDLE_SECONDS
 
     def _enter(self, phase: Phase) -> None:
         self.phase, self.phase_began_at = phase, self.loop.time()
