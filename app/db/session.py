@@ -6,6 +6,7 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Executable, create_engine, event
+from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
@@ -37,7 +38,10 @@ def open_database(url: str) -> Engine:
     Errors do not show the values of a statement, which would be names in a log.
     """
     if not url.startswith("sqlite"):
-        return create_engine(url, pool_size=REQUEST_THREADS, max_overflow=24, pool_pre_ping=True, hide_parameters=True)
+        options = {"pool_size": REQUEST_THREADS, "max_overflow": 24, "pool_pre_ping": True, "hide_parameters": True}
+        database = create_engine(url, **options)
+        event.listen(database, "handle_error", _close_lost_cursor)
+        return database
     database = create_engine(
         url,
         pool_size=REQUEST_THREADS + 24,
@@ -64,6 +68,12 @@ def close_database(database: Engine) -> None:
 def _close_returned(connection: Any, record: ConnectionPoolEntry) -> None:
     if connection is not None:  # None: it was invalidated before it was returned
         record.invalidate()
+
+
+def _close_lost_cursor(context: ExceptionContext) -> None:
+    """SQLAlchemy closes the cursor of a statement that fails, but not of one that loses its connection."""
+    if context.is_disconnect and context.execution_context is not None:
+        context.execution_context.cursor.close()
 
 
 def _prepare_sqlite(connection: Any, _: object) -> None:

@@ -1,10 +1,25 @@
 """Databases are closed with every connection, and a bulk insert has a larger cache of pages."""
 
-from sqlalchemy import text
+import gc
+import warnings
+
+import pytest
+from sqlalchemy import select, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from app.config import Settings
-from app.db.session import CACHE_KIB, LARGE_CACHE_KIB, close_database, large_cache, open_database, writing
+from app.db.session import (
+    CACHE_KIB,
+    LARGE_CACHE_KIB,
+    close_database,
+    large_cache,
+    open_database,
+    reading,
+    stream_raw_rows,
+    writing,
+)
+from app.db.tables import Face
 from app.resources import Resources
 
 
@@ -55,3 +70,26 @@ def test_the_large_cache_ends_with_its_block(resources: Resources) -> None:
             assert read_cache(session) == (None if before is None else -LARGE_CACHE_KIB)
         assert read_cache(session) == before
     assert before in (None, -CACHE_KIB)
+
+
+@pytest.mark.parametrize("is_halfway", [False, True])
+def test_a_statement_that_loses_its_connection_leaves_no_cursor_open(resources: Resources, is_halfway: bool) -> None:
+    if resources.database.dialect.name == "sqlite":
+        return
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ResourceWarning)
+        with pytest.raises(DBAPIError), reading(resources.database) as session:
+            read_beside_a_lost_connection(session, resources, is_halfway)
+        gc.collect()
+    assert [str(warning.message) for warning in caught] == []
+
+
+def read_beside_a_lost_connection(session: Session, resources: Resources, is_halfway: bool) -> None:
+    statement = select(text("n from generate_series(1, 2000) n")) if is_halfway else select(Face.pk)
+    rows = stream_raw_rows(session, statement)
+    if is_halfway:
+        next(rows)
+    process = session.scalar(text("select pg_backend_pid()"))
+    with resources.database.connect() as other:
+        other.execute(text("select pg_terminate_backend(:process, 5000)"), {"process": process})
+    next(rows)
