@@ -62,10 +62,11 @@ def get_deployment(path: PathDep, session: ReadDep, resources: ResourcesDep, res
     responses=SHOWN,
 )
 def change_deployment(
-    path: PathDep, body: DeploymentIn, session: WriteDep, resources: ResourcesDep, response: Response
+    path: VersionedPathDep, body: DeploymentIn, session: WriteDep, resources: ResourcesDep, response: Response
 ) -> DeploymentOut:
     """Sets the default rate at which searches may name strangers, which takes effect within a second, what happens to
-    models that break labels, how votes weigh, or the share of searches that the challenger answers too."""
+    models that break labels, how votes weigh, or the share of searches that the challenger answers too. 412 if
+    `If-Match` is out of date, because a pointer has moved."""
     return service.change_deployment(session, resources.models, path, body, response)
 
 

@@ -37,12 +37,13 @@ def list_deployments(session: Session, models: ModelStore, collection: str) -> l
 
 
 def change_deployment(
-    session: Session, models: ModelStore, path: DeploymentPath, body: DeploymentIn, response: Response
+    session: Session, models: ModelStore, path: VersionedPath, body: DeploymentIn, response: Response
 ) -> DeploymentOut:
     """Set the fields that the body states. A change of what settles labels is a change of the collection, so that
-    searches follow it. Raises NotFound."""
+    searches follow it. Raises NotFound and Stale."""
+    collection = pointers.lock_collection(session, path.collection)
+    pointers.check_version(session, collection.id, path.task, path.version)
     if body.model_fields_set & {"label_weights", "label_quorum"}:
-        collection = pointers.lock_collection(session, path.collection)
         collection.change += 1
         collection.have_labels_reread()
     deployment = pointers.get_deployment(session, path.collection, path.task)

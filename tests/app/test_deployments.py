@@ -131,6 +131,11 @@ def test_a_stale_etag_is_refused(service: Service) -> None:
         answer = service.client.post(f"{BASE}{verb}", json=body, headers=stale)
         assert (answer.status_code, answer.json()["code"]) == (412, "PreconditionFailed")
     assert service.client.put(f"{BASE}/challenger", json={"model": "m1"}, headers=stale).status_code == 412
+    before = service.client.get(BASE).json()
+    assert service.client.patch(BASE, json={"default_fpir": 0.05}, headers=stale).status_code == 412
+    assert service.client.get(BASE).json() == before
+    current = {"If-Match": f'"{before["version"]}"'}
+    assert service.client.patch(BASE, json={"default_fpir": 0.05}, headers=current).json()["default_fpir"] == 0.05
     assert service.client.post(f"{BASE}:rollback", headers={"If-Match": "soon"}).status_code == 422
     assert publish(service, "m1", headers={"If-Match": '"1"'})["result"]["model"] == "m1"
 
