@@ -145,6 +145,16 @@ def test_other_transfer_codings_are_refused(server: SimpleNamespace, codings: by
     assert (answer.status, server.application.paths) == (400, [])
 
 
+@pytest.mark.parametrize("version", [b"2.0", b"3.1", b"0.9", b"1.0"])
+def test_only_http_1_is_spoken_and_only_1_1_with_chunks(server: SimpleNamespace, version: bytes) -> None:
+    plain = b"POST /echo HTTP/" + version + b"\r\nHost: x\r\n"
+    answer = exchange(server.port, plain + b"Transfer-Encoding: chunked\r\n\r\n1\r\nb\r\n0\r\n\r\n")
+    assert (answer.status, code(answer), answer.is_closed) == (400, "InvalidRequest", True)
+    answer = exchange(server.port, plain + b"Content-Length: 1\r\n\r\nb")
+    assert answer.status == (200 if version == b"1.0" else 400)
+    assert server.application.paths == ["/echo"] * (version == b"1.0")
+
+
 def test_a_request_after_a_large_body_has_a_limit_of_its_own(server: SimpleNamespace) -> None:
     body = b"b" * 200_000
     post = b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 200000\r\n\r\n" + body

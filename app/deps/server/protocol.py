@@ -128,6 +128,9 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         codings = [value.strip().lower() for name, value in self.headers if name == b"transfer-encoding"]
         if codings not in ([], [b"chunked"]):
             self._stop_parsing(_describe_malformed("the only transfer coding that is understood is chunked"))
+        version = self.parser.get_http_version()
+        if version not in ("1.0", "1.1") or (version == "1.0" and codings):
+            self._stop_parsing(_describe_malformed("send HTTP/1.1, or HTTP/1.0 without a transfer coding"))
         if self.parser.should_upgrade() and _has_body(self.headers):
             self._stop_parsing(_describe_malformed("a request with a body may not ask for an upgrade or a tunnel"))
         super().on_headers_complete()
