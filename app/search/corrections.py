@@ -1,6 +1,6 @@
 """Apply the settled labels to a query: whom it cannot be, which faces it never matches, and who it is."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -48,18 +48,38 @@ def find_corrections(
     suspects = [person for person in nearest if person in constraints.ruled_out and person != confirmed]
     if not suspects:
         return Corrections({}, separated, {}, confirmed, confirmed_by)
-    faces = {out.face for person in suspects for out in constraints.ruled_out[person]}
-    distances = _compute_distances(served, query, sorted(faces | {nearest[person] for person in suspects}))
+    exclusions = {person: constraints.ruled_out.exclusions[person] for person in suspects}
+    groups = [group.faces for excluded in exclusions.values() for group in excluded.groups]
+    labelled = {out.face for excluded in exclusions.values() for out in excluded.labelled}
+    faces = labelled.union(*groups, (nearest[person] for person in suspects))
+    distances = _compute_distances(served, query, sorted(faces))
+    own_group = _find_own_group(groups, query_face)
+    nearest_of = _find_nearest(groups, {pk: distance for pk, distance in distances.items() if pk != query_face})
     ruled_out: dict[int, LabelledPair] = {}
     rejected: dict[int, LabelledPair] = {}
-    for person in suspects:
+    for person, (outs, excluded_groups) in exclusions.items():
         own = distances.get(nearest[person], np.inf)
-        for face, label in constraints.ruled_out[person]:
-            if face == query_face:
-                ruled_out[person] = label
-            elif distances.get(face, np.inf) < own:
-                rejected.setdefault(person, label)
+        labels = [out.label for out in outs if out.face == query_face]
+        labels += [group.label for group in excluded_groups if group.faces is own_group]
+        if labels:
+            ruled_out[person] = min(labels)
+        nearer = [out.label for out in outs if out.face != query_face and distances.get(out.face, np.inf) < own]
+        nearer += [group.label for group in excluded_groups if nearest_of[id(group.faces)] < own]
+        if nearer:
+            rejected[person] = nearer[0]
     return Corrections(ruled_out, separated, rejected, confirmed, confirmed_by)
+
+
+def _find_own_group(groups: Iterable[tuple[int, ...]], query_face: int | None) -> tuple[int, ...] | None:
+    """Return the group of joined faces with the query face."""
+    distinct = {id(faces): faces for faces in groups}
+    return next((faces for faces in distinct.values() if query_face in faces), None)
+
+
+def _find_nearest(groups: Iterable[tuple[int, ...]], distances: Mapping[int, float]) -> dict[int, float]:
+    """Return id of the group -> the distance of its nearest face. Many people exclude one group: it is read once."""
+    distinct = {id(faces): faces for faces in groups}
+    return {key: min(distances.get(face, np.inf) for face in faces) for key, faces in distinct.items()}
 
 
 def add_joined_faces(served: ServedModel, query: Rows, neighbours: Neighbours, query_face: int) -> Neighbours:

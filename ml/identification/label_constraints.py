@@ -1,7 +1,7 @@
 """What settled labels mean for a search: which faces are one person, and whom a face cannot be."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
@@ -22,6 +22,56 @@ class RuledOut(NamedTuple):
     label: LabelledPair
 
 
+class ExcludedGroup(NamedTuple):
+    """Nameless faces that labels say show one person, and the label that says that they are not another person.
+
+    faces: in rising order; one tuple is shared by all people for whom they are ruled out
+    """
+
+    faces: tuple[int, ...]
+    label: LabelledPair
+
+
+class Exclusions(NamedTuple):
+    """Whom a person is not. labelled: the faces with a label that says so; groups: of the nameless ones among them"""
+
+    labelled: tuple[RuledOut, ...]
+    groups: tuple[ExcludedGroup, ...]
+
+
+class RuledOutFaces(Mapping[int, tuple[RuledOut, ...]]):
+    """Owner -> the faces that are not this person, in rising order.
+
+    They are listed when they are asked for: k people who are not one of n joined faces have k x n of them.
+
+    exclusions: owner -> what the faces follow from
+    """
+
+    def __init__(self, exclusions: Mapping[int, Exclusions]) -> None:
+        self.exclusions = exclusions
+
+    def __getitem__(self, owner: int) -> tuple[RuledOut, ...]:
+        labelled, groups = self.exclusions[owner]
+        labels = {face: label for faces, label in groups for face in faces}
+        for face, label in labelled:
+            labels[face] = min(labels.get(face, label), label)
+        return tuple(RuledOut(face, label) for face, label in sorted(labels.items()))
+
+    def __contains__(self, owner: object) -> bool:
+        return owner in self.exclusions
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.exclusions)
+
+    def __len__(self) -> int:
+        return len(self.exclusions)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mapping) and dict(self) == dict(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 @dataclass(frozen=True, eq=False)
 class LabelConstraints:
     """The constraints that settled labels put on every search, whatever model serves.
@@ -38,7 +88,7 @@ class LabelConstraints:
 
     joined: Mapping[int, int] = field(default_factory=dict)
     joined_by: Mapping[int, LabelledPair] = field(default_factory=dict)
-    ruled_out: Mapping[int, tuple[RuledOut, ...]] = field(default_factory=dict)
+    ruled_out: RuledOutFaces = field(default_factory=lambda: RuledOutFaces({}))
     separated: Mapping[int, Mapping[int, LabelledPair]] = field(default_factory=dict)
     contradicted: tuple[LabelledPair, ...] = ()
 
@@ -83,7 +133,8 @@ class ConstraintBuilder:
         self._owners = owners
         self._groups = _Groups(owners)
         self._different: defaultdict[int, list[LabelledPair]] = defaultdict(list)  # owner -> labels of their faces
-        self._ruled_out: dict[int, tuple[RuledOut, ...]] = {}
+        self._exclusions: dict[int, Exclusions] = {}
+        self._nameless: dict[int, tuple[int, ...]] = {}  # person -> their nameless faces, of those that were looked up
         self._separated: defaultdict[int, dict[int, LabelledPair]] = defaultdict(dict)
         self._contradicted: list[LabelledPair] = []
 
@@ -96,21 +147,29 @@ class ConstraintBuilder:
         labels = sorted(labels)
         changed: set[int] = set()
         is_first = not self._separated and not self._groups.joined_by
-        for label in labels:
-            if not label.same:
-                if self._groups.are_joined(label) and not self._have_one_name(label):
-                    return False
-                self._separate(label, changed)
+        different = [label for label in labels if not label.same]
+        for face in {face for label in different for face in label[:2]}:
+            self._separated[face] = dict(self._separated[face])  # one that was built keeps its own
+        for label in different:
+            if self._groups.are_joined(label) and not self._have_one_name(label):
+                return False
+            self._separate(label, changed)
+        joined: set[int] = set()
         for label in sorted((label for label in labels if label.same), key=_order_of_joining):
-            joined = self._groups.join(label)
-            if joined is None:
+            people = self._groups.join(label)
+            if people is None:
                 if not is_first:
                     return False
                 self._contradicted.append(label)
             else:
-                changed |= joined
+                joined |= people
+        changed |= joined
+        for person in {self._groups.find(owner) for owner in joined}:
+            changed |= self._groups.rivals(person)
         for owner in changed:
-            self._ruled_out.pop(owner, None)
+            self._exclusions.pop(owner, None)
+        for owner in joined:
+            self._nameless.pop(owner, None)
         for person in {self._groups.find(owner) for owner in changed}:
             self._rule_out(person)
         return True
@@ -128,7 +187,7 @@ class ConstraintBuilder:
         return LabelConstraints(
             self._groups.representatives(),
             dict(self._groups.joined_by),
-            dict(self._ruled_out),
+            RuledOutFaces(dict(self._exclusions)),
             dict(self._separated),
             tuple(self._contradicted),
         )
@@ -139,8 +198,6 @@ class ConstraintBuilder:
     def _separate(self, label: LabelledPair, changed: set[int]) -> None:
         """changed: takes the owners whose ruled out faces are to be found anew"""
         self._groups.separate(label)
-        for face in label[:2]:
-            self._separated[face] = dict(self._separated[face])  # one that was built keeps its own
         _separate_faces(self._separated, label)
         for owner in {self._owners[face] for face in label[:2]}:
             self._different[owner].append(label)
@@ -152,42 +209,60 @@ class ConstraintBuilder:
         A face that is ruled out for a person rules out the nameless faces that labels say are the same as it.
         """
         members = self._groups.members(person)
-        ruled_out: dict[int, LabelledPair] = {}
+        labelled: dict[int, LabelledPair] = {}
+        groups: dict[int, LabelledPair] = {}
         for label in {label for owner in members for label in self._different.get(owner, ())}:
             for face, other in ((label.face_a, label.face_b), (label.face_b, label.face_a)):
                 if self._owners[other] not in members or self._owners[face] in members:
                     continue  # it is about the other one's person, or both have one name
-                nameless = {owner // 2 for owner in self._groups.members(self._owners[face]) if owner % 2}
-                for excluded in {face, *nameless}:
-                    ruled_out[excluded] = min(ruled_out.get(excluded, label), label)
-        if ruled_out:
-            self._ruled_out[person] = tuple(RuledOut(face, label) for face, label in sorted(ruled_out.items()))
+                labelled[face] = min(labelled.get(face, label), label)
+                rival = self._groups.find(self._owners[face])
+                groups[rival] = min(groups.get(rival, label), label)
+        if labelled:
+            excluded = [ExcludedGroup(self._list_nameless(rival), label) for rival, label in sorted(groups.items())]
+            faces = tuple(RuledOut(face, label) for face, label in sorted(labelled.items()))
+            self._exclusions[person] = Exclusions(faces, tuple(group for group in excluded if group.faces))
+
+    def _list_nameless(self, person: int) -> tuple[int, ...]:
+        if person not in self._nameless:
+            owners = self._groups.members(person)
+            self._nameless[person] = tuple(sorted(owner // 2 for owner in owners if owner % 2))
+        return self._nameless[person]
 
 
 class _Groups:
-    """People who are joined step by step, and the pairs of people who cannot be joined."""
+    """People who are joined step by step, and the pairs of people who cannot be joined.
+
+    Owners that were joined have one number, that of the group. The smaller group is added to the larger one, so that
+    n joins take n log n steps in whatever order they come.
+    """
 
     def __init__(self, owners: Mapping[int, int]) -> None:
         self._owners = owners
-        self._members: dict[int, set[int]] = {}  # representative -> owners, of joined people only
-        self._representative: dict[int, int] = {}
-        self._rivals: defaultdict[int, set[int]] = defaultdict(set)  # representative -> those it cannot be joined with
+        self._group: dict[int, int] = {}  # owner -> group, of joined people only
+        self._members: dict[int, set[int]] = {}  # group -> owners
+        self._representative: dict[int, int] = {}  # group -> the owner that stands for it
+        self._rivals: defaultdict[int, set[int]] = defaultdict(set)  # group -> those it cannot be joined with
         self.joined_by: dict[int, LabelledPair] = {}
 
     def find(self, owner: int) -> int:
-        return self._representative.get(owner, owner)
+        return self._stands_for(self._group.get(owner, owner))
 
     def members(self, owner: int) -> set[int]:
         """The owners that are the same person as this one, itself included."""
-        return self._members.get(self.find(owner), {owner})
+        return self._members.get(self._group.get(owner, owner), {owner})
+
+    def rivals(self, owner: int) -> set[int]:
+        """The people with whom the person of this owner cannot be joined."""
+        return {self._stands_for(group) for group in self._rivals.get(self._group.get(owner, owner), ())}
 
     def are_joined(self, label: LabelledPair) -> bool:
         """Tell whether both faces show one person."""
-        return self.find(self._owners[label.face_a]) == self.find(self._owners[label.face_b])
+        return self._find_group(label.face_a) == self._find_group(label.face_b)
 
     def separate(self, label: LabelledPair) -> None:
         """Note that two people cannot be joined. A label about two faces with one name says nothing about people."""
-        first, second = self.find(self._owners[label.face_a]), self.find(self._owners[label.face_b])
+        first, second = self._find_group(label.face_a), self._find_group(label.face_b)
         if first != second:
             self._rivals[first].add(second)
             self._rivals[second].add(first)
@@ -195,31 +270,46 @@ class _Groups:
     def join(self, label: LabelledPair) -> set[int] | None:
         """Join two people.
 
-        Return the people of whom other faces are ruled out then: none if they were one person already. Return None if
-        a separation keeps them apart.
+        Return the people who are joined: none if they were one person already. Return None if a separation keeps them
+        apart.
         """
-        first, second = self._owners[label.face_a], self._owners[label.face_b]
-        if first == second:
+        owners = self._owners[label.face_a], self._owners[label.face_b]
+        if owners[0] == owners[1]:
             return set()
-        kept, merged = sorted((self.find(first), self.find(second)), key=lambda owner: (owner % 2, owner))
-        if merged in self._rivals.get(kept, ()):
+        groups = self._find_group(label.face_a), self._find_group(label.face_b)
+        if groups[1] in self._rivals.get(groups[0], ()):
             return None
-        for owner in (first, second):
+        for owner in owners:
             self.joined_by[owner] = min(self.joined_by.get(owner, label), label, key=_order_of_joining)
-        return set() if kept == merged else self._merge(kept, merged)
+        return set() if groups[0] == groups[1] else self._merge(*groups)
 
-    def _merge(self, kept: int, merged: int) -> set[int]:
+    def _merge(self, first: int, second: int) -> set[int]:
+        people = {self._stands_for(first), self._stands_for(second)}
+        kept, merged = (first, second) if self._size(first) >= self._size(second) else (second, first)
+        added = self._members.pop(merged, {merged})
         members = self._members.setdefault(kept, {kept})
-        members |= self._members.pop(merged, {merged})
-        self._representative.update(dict.fromkeys(members, kept))
+        self._group.update(dict.fromkeys(added, kept) | {kept: kept})
+        members |= added
+        self._representative.pop(merged, None)
+        self._representative[kept] = min(people, key=lambda owner: (owner % 2, owner))
         for rival in self._rivals.pop(merged, ()):
             self._rivals[rival].discard(merged)
             self._rivals[rival].add(kept)
             self._rivals[kept].add(rival)
-        return {kept, merged, *self._rivals.get(kept, ())}
+        return people
+
+    def _find_group(self, face: int) -> int:
+        owner = self._owners[face]
+        return self._group.get(owner, owner)
+
+    def _stands_for(self, group: int) -> int:
+        return self._representative.get(group, group)
+
+    def _size(self, group: int) -> int:
+        return len(self._members.get(group, ())) + len(self._rivals.get(group, ()))
 
     def representatives(self) -> dict[int, int]:
-        return dict(self._representative)
+        return {owner: self._stands_for(group) for owner, group in self._group.items()}
 
 
 def _order_of_joining(label: LabelledPair) -> tuple[float, LabelledPair]:

@@ -1,6 +1,7 @@
 """Labels that are read as they are added mean what they mean when all are read at once."""
 
 import math
+import time
 from uuid import uuid4
 
 import numpy as np
@@ -10,8 +11,9 @@ from sqlalchemy import event, insert, select, update
 from app.db.session import reading, writing
 from app.db.tables import Deployment, Label, Subject, Task, now
 from app.resources import Resources
-from app.serving.labels.constraints import ServedConstraints
+from app.serving.labels.constraints import ConstrainedFace, ServedConstraints, SettledLabels, derive_constraints
 from app.serving.labels.reader import LabelReader, read_constraints
+from ml.identification.label_constraints import LabelledPair
 from tests.rows import GalleryWriter, make_model
 
 MODEL = make_model("m-one", dim=2)
@@ -150,3 +152,15 @@ def test_labels_of_people_whose_use_has_ended_are_left_out(labelled: Labelled) -
 
 def _raise(*_: object) -> None:
     raise RuntimeError("the database has gone away")
+
+
+def test_a_large_group_of_joined_faces_is_noted_once() -> None:
+    """Its members were listed once for each of its faces."""
+    number = 20_000
+    faces = {pk: ConstrainedFace(pk, str(pk), "gallery", None, None) for pk in range(number)}
+    labels = [LabelledPair(pk, pk + 1, True) for pk in range(number - 1)]
+    started = time.process_time()
+    served = derive_constraints(SettledLabels(labels=labels, faces=faces), 1, frozenset())
+    assert time.process_time() - started < 5
+    assert [len(members) for members in served.members.values()] == [number]
+    assert [set(joined) for joined in served.joined_faces.values()] == [set(faces)]

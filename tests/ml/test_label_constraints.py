@@ -1,5 +1,6 @@
 """The constraints that settled labels put on searches."""
 
+import time
 from collections.abc import Sequence
 from itertools import permutations
 
@@ -101,6 +102,52 @@ def test_random_labels_never_join_separated_people() -> None:
             elif owner[a] != owner[b]:
                 assert people[0] != people[1]
                 assert b in {out.face for out in constraints.ruled_out[people[0]]}
+
+
+def test_a_person_is_none_of_the_faces_that_are_joined_to_a_face_that_is_ruled_out() -> None:
+    """As computed label by label, which takes as many steps as people times the faces that are ruled out for them."""
+    draw = np.random.default_rng(2)
+    for _ in range(200):
+        pairs = {tuple(sorted(pair)) for pair in draw.integers(0, 14, (18, 2)).tolist() if pair[0] != pair[1]}
+        labels = [LabelledPair(a, b, bool(draw.random() < 0.6)) for a, b in sorted(pairs)]
+        owner = {face: [ANN, BEN][face] if face < 2 else 2 * face + 1 for face in range(14)}
+        constraints = LabelConstraints.from_labels(labels, owner)
+        expected: dict[int, dict[int, LabelledPair]] = {}
+        for label in labels:
+            for face, other in (label[:2], label[1::-1]):
+                person, excluded = constraints.person(owner[other]), constraints.person(owner[face])
+                nameless = {one for one in range(2, 14) if constraints.person(owner[one]) == excluded}
+                for one in {face, *nameless} if not label.same else ():
+                    of_person = expected.setdefault(person, {})
+                    of_person[one] = min(of_person.get(one, label), label)
+        listed = {person: {out.face: out.label for out in outs} for person, outs in constraints.ruled_out.items()}
+        assert listed == expected
+
+
+SHAPES = {
+    "chain": [(face, face + 1, True) for face in range(20_000)],
+    "chain to a lower face": [(face, face + 1, True) for face in reversed(range(20_000))],
+    "star": [(0, face, False) for face in range(1, 20_000)],
+    "joined faces that are nobody of many others": [
+        *((face, face + 1, True) for face in range(10_000)),
+        *((face, face + 20_000, False) for face in range(10_000)),
+    ],
+    "joined faces of which each is not somebody": [
+        *((0, face, False) for face in range(10_001, 20_000)),
+        *((face, face + 1, True) for face in range(10_000)),
+    ],
+}
+
+
+@pytest.mark.parametrize("shape", list(SHAPES))
+def test_the_cost_of_labels_grows_as_their_number(shape: str) -> None:
+    """Each shape took minutes: as many steps as the square of the labels, in which no index was kept current."""
+    labels = [LabelledPair(a, b, same) for a, b, same in SHAPES[shape]]
+    owners = {face: 2 * face + 1 for label in labels for face in label[:2]}
+    started = time.process_time()
+    constraints = LabelConstraints.from_labels(labels, owners)
+    assert constraints
+    assert time.process_time() - started < 5
 
 
 def test_labels_that_are_added_in_parts_mean_what_they_mean_at_once() -> None:

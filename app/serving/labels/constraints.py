@@ -154,9 +154,12 @@ class ConstraintDerivation:
             if face.subject_pk not in self.left_out:
                 self._add_face(face)
         labels = [label for label in labels if label.face_a in self._faces and label.face_b in self._faces]
+        added: defaultdict[int, list[LabelledPair]] = defaultdict(list)
         for label in labels:
             for pk in label[:2]:
-                self._labels[pk] = (*self._labels.get(pk, ()), label)
+                added[pk].append(label)
+        for pk, of_face in added.items():
+            self._labels[pk] = (*self._labels.get(pk, ()), *of_face)
         if self.task != BUILT_IN_TASK:
             self._separations += labels
             return True
@@ -166,8 +169,8 @@ class ConstraintDerivation:
             self._members.pop(person, None)
             self._joined_faces.pop(person, None)
         is_added = self._builder.add(labels)
-        for owner in owners:
-            self._note_members(owner)
+        for person in {self._builder.person(owner) for owner in owners}:
+            self._note_members(person)
         return is_added
 
     def _add_face(self, face: ConstrainedFace) -> None:
@@ -176,10 +179,9 @@ class ConstraintDerivation:
         if face.subject_pk and face.subject:
             self._subjects[face.subject_pk] = face.subject
 
-    def _note_members(self, owner: int) -> None:
-        members = tuple(self._builder.members(owner))
+    def _note_members(self, person: int) -> None:
+        members = tuple(self._builder.members(person))
         if len(members) > 1:
-            person = self._builder.person(owner)
             self._members[person] = members
             self._joined_faces[person] = tuple(pk for member in members for pk in self._faces_of[member])
 
