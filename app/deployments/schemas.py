@@ -113,11 +113,13 @@ class SourceOut(BaseModel):
         "large shift",
         "small shift",
         "too few faces",
+        "too many sources",
         "not measured yet",
     ] = Field(
         description="reference: the largest source, to which the others are moved; helps, does not help: measured on "
         "people who are named in this source and in others; simulated, large shift, small shift: too few such people, "
-        "so that it counts whether a degradation explains the source, and else its shift"
+        "so that it counts whether a degradation explains the source, and else its shift; too many sources: only the "
+        "largest ones are measured"
     )
     degradation: str | None = Field(
         description="the degradation of faces of the reference that simulates the source in its correction; null: the "

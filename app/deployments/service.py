@@ -27,6 +27,9 @@ from app.queue.jobs import enqueue
 from app.queue.messages import Compare, Publish
 from app.serving.compensation import renewal
 from app.storage.model_cache import ModelStore
+from ml.compensation import MAX_SPREAD_DIM, limit_sources
+
+MAX_LISTED_SOURCES = 1_000
 
 
 def list_deployments(session: Session, models: ModelStore, collection: str) -> list[DeploymentOut]:
@@ -77,11 +80,18 @@ def _describe(session: Session, models: ModelStore, deployment: Deployment) -> D
 
 
 def _describe_sources(session: Session, deployment: Deployment) -> list[SourceOut]:
-    """Describe the sources of the collection's faces; empty if no face has one."""
-    counts = renewal.count_faces(session, deployment.collection_id)
+    """Describe the largest sources of the collection's faces; empty if no face has one."""
+    counts = renewal.count_faces(session, deployment.collection_id, MAX_LISTED_SOURCES)
     stored = session.get(StoredCompensation, (deployment.collection_id, deployment.task, deployment.champion))
     decisions = stored.decisions if stored else {}
-    return [SourceOut.of(source, faces, decisions.get(source)) for source, (faces, _) in sorted(counts.items())]
+    is_full = len(decisions) >= limit_sources(MAX_SPREAD_DIM)
+    smallest_measured = min((decision["faces"] for decision in decisions.values()), default=0) if is_full else 0
+    return [
+        SourceOut.of(
+            source, faces, decisions.get(source, {"reason": "too many sources"} if faces <= smallest_measured else None)
+        )
+        for source, (faces, _) in sorted(counts.items())
+    ]
 
 
 def publish_model(

@@ -6,7 +6,14 @@ the person. The mean and the spread of each source are learned from unlabelled f
 
 from ml.compensation.correction import NO_SOURCE, SourceCompensation, SourceCorrection, Sources
 from ml.compensation.degradations import degrade_crops
-from ml.compensation.fit import MAX_SPREAD_DIM, MIN_FACES_TO_CORRECT, find_reference, fit_compensation, has_unit_length
+from ml.compensation.fit import (
+    MAX_SPREAD_DIM,
+    MIN_FACES_TO_CORRECT,
+    find_reference,
+    fit_compensation,
+    has_unit_length,
+    limit_sources,
+)
 from ml.compensation.judgement import Decision, JudgedCompensation, judge_compensation
 from ml.compensation.simulation import Describe, SimulatedFaces, simulate_sources
 
@@ -26,5 +33,6 @@ __all__ = [
     "fit_compensation",
     "has_unit_length",
     "judge_compensation",
+    "limit_sources",
     "simulate_sources",
 ]

@@ -18,6 +18,9 @@ ISOTROPIC_SHARE = 0.7
 MAX_SPREAD_DIM = 512
 """Wider embeddings are corrected by their mean only."""
 MIN_FACES_TO_CORRECT = 5
+MAX_SOURCES = 100
+MAX_CORRECTIONS_BYTES = 64 * 2**20
+"""Of the corrections of all sources. While they are judged there are up to six times as many."""
 PAIRS_PRIOR = 500.0
 """The covariance of n good faces with their simulations has the weight n / (n + PAIRS_PRIOR); the rest is the
 transport map's."""
@@ -61,6 +64,12 @@ def fit_compensation(
                 own = rows[sources == name].astype(np.float64)
                 corrections[name] = fit.correct_by_simulation(corrections[name], own, rows, simulated)
     return SourceCompensation(reference, fit.mean, has_unit, corrections)
+
+
+def limit_sources(dim: int) -> int:
+    """Return how many sources of embeddings with `dim` numbers are corrected at most, beside the reference."""
+    numbers = dim * dim if dim <= MAX_SPREAD_DIM else dim
+    return min(MAX_SOURCES, MAX_CORRECTIONS_BYTES // (8 * numbers))
 
 
 def find_reference(sources: Sources) -> str:

@@ -18,6 +18,8 @@ MIN_RECOGNISED_SHARE = 0.5
 ISOTROPIC_SHARE = 0.3
 """The share of an equal spread in all directions that is mixed into the covariance."""
 FOLDS = 2
+MAX_GUESS_DIM = 2_048
+"""Sources of wider embeddings are not guessed: the covariance has the square of their numbers."""
 
 Floats = NDArray[np.float64]
 
@@ -41,7 +43,7 @@ class Discriminant:
         is set, and the recognised are counted, on people not learned from. None if too few faces of the source are
         recognised without taking more than MAX_WRONG_SHARE of the reference for it.
         """
-        if min(len(reference), len(own)) < MIN_FACES_TO_GUESS:
+        if min(len(reference), len(own)) < MIN_FACES_TO_GUESS or reference.shape[1] > MAX_GUESS_DIM:
             return None
         of_reference, of_own = np.empty(len(reference)), np.empty(len(own))
         for fold in range(FOLDS):

@@ -9,6 +9,7 @@ from sqlalchemy import update
 
 from app.db.session import reading, writing
 from app.db.tables import Collection, Deployment, Face, StoredCompensation
+from app.deployments.service import list_deployments
 from app.resources import Resources
 from app.serving.compensation.renewal import count_faces, needs_renewal
 from app.serving.engine import Engine, open_engine
@@ -208,10 +209,25 @@ def test_a_source_is_measured_again_when_it_grows_or_is_named() -> None:
 
 def test_faces_without_a_source_are_counted_only_beside_others(gallery: GalleryWriter) -> None:
     with reading(gallery.resources.database) as session:
-        assert count_faces(session, "staff") == {}
+        assert count_faces(session, "staff", 9) == {}
     set_source(gallery, gallery.pks[:7], "door")
     with reading(gallery.resources.database) as session:
-        assert count_faces(session, "staff") == {"": [113, 113], "door": [7, 7]}
+        assert count_faces(session, "staff", 9) == {"": [113, 113], "door": [7, 7]}
+
+
+def test_only_the_largest_sources_are_measured(gallery: GalleryWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each correction has the square of the embedding's numbers, and an operator may give each face its own source."""
+    monkeypatch.setattr("ml.compensation.fit.MAX_SOURCES", 2)
+    for number in range(8):
+        set_source(gallery, gallery.pks[number * 6 : number * 6 + (7 if number == 7 else 6)], f"s{number}")
+    with open_engine(gallery.resources):
+        until(lambda: read_record(gallery) is not None)
+    record = read_record(gallery)
+    assert record is not None
+    assert record.decisions.keys() == {"", "s7", "s0"} == record.faces.keys()
+    with reading(gallery.resources.database) as session:
+        sources = list_deployments(session, gallery.resources.models, "staff")[0].sources
+    assert [one.source for one in sources if one.reason == "too many sources"] == [f"s{i}" for i in range(1, 7)]
 
 
 def test_sources_over_http(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,8 @@ from ml.compensation import (
     fit_compensation,
     judge_compensation,
 )
-from ml.compensation.fit import MAX_SPREAD_DIM
+from ml.compensation.fit import MAX_SPREAD_DIM, limit_sources
+from ml.compensation.guess import Discriminant
 from ml.compensation.judgement import LARGE_SHIFT, MIN_PEOPLE_TO_JUDGE
 from ml.distances import EUCLIDEAN
 from ml.errors import Corrupt
@@ -111,6 +112,13 @@ def test_one_source_needs_no_compensation() -> None:
     judged = judge_compensation(rows, np.full(len(rows), "door"), people, EUCLIDEAN)
     assert not judged.compensation.corrections
     assert judged.decisions["door"].reason == "reference"
+
+
+def test_the_corrections_of_all_sources_take_a_bounded_memory() -> None:
+    for dim in (1, 128, MAX_SPREAD_DIM, MAX_SPREAD_DIM + 1, 16_384):
+        numbers = dim * dim if dim <= MAX_SPREAD_DIM else dim
+        assert 0 < limit_sources(dim) * numbers * 8 <= 64 * 2**20
+    assert [limit_sources(dim) for dim in (128, MAX_SPREAD_DIM)] == [100, 32]
 
 
 def test_equal_faces_have_no_spread_to_align() -> None:
@@ -216,6 +224,16 @@ def test_a_source_that_is_like_others_or_small_is_not_guessed(shift: float, mask
     compensation, rows, _ = judge_gallery(shift, masked_people)
     assert not compensation.discriminants
     assert (compensation.guess(rows) == NO_SOURCE).all()
+
+
+def test_a_source_of_very_wide_embeddings_is_not_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its discriminant needs a covariance with the square of their numbers: 2 GiB with 16,384."""
+    draw = np.random.default_rng(0)
+    reference, own = draw.normal(size=(40, 8)), draw.normal(size=(40, 8)) + 10
+    folds = np.arange(40) % 2
+    assert Discriminant.fit(reference, own, folds, folds) is not None
+    monkeypatch.setattr("ml.compensation.guess.MAX_GUESS_DIM", 7)
+    assert Discriminant.fit(reference, own, folds, folds) is None
 
 
 def test_discriminants_are_stored_and_kept_with_their_sources() -> None:

@@ -17,7 +17,14 @@ from app.serving.compensation.store import Compensation, read_compensation
 from app.serving.gallery_calibration import measure_with_compensation
 from app.serving.index_builder import IndexKey
 from app.serving.loaded_index import LoadedIndex
-from ml.compensation import MIN_FACES_TO_CORRECT, NO_SOURCE, Decision, JudgedCompensation, judge_compensation
+from ml.compensation import (
+    MIN_FACES_TO_CORRECT,
+    NO_SOURCE,
+    Decision,
+    JudgedCompensation,
+    judge_compensation,
+    limit_sources,
+)
 
 MIN_CHANGE_RATIO = 0.2
 """The share by which a source must grow or shrink before it is measured again."""
@@ -34,20 +41,21 @@ def renew(resources: Resources, loaded: LoadedIndex) -> bool:
     followers then load an index with these corrections beside the serving one. One process of a home measures at a
     time: a process that waited for another finds the sources measured.
     """
-    if not has_compensation(loaded) or _read_due_counts(resources, loaded.key) is None:
+    if not has_compensation(loaded) or _read_due_counts(resources, loaded) is None:
         return False
     with FileLock(resources.settings.home / LOCK_FILE):
-        counts = _read_due_counts(resources, loaded.key)
+        counts = _read_due_counts(resources, loaded)
         return counts is not None and _measure(resources, loaded, counts)
 
 
-def _read_due_counts(resources: Resources, key: IndexKey) -> FaceCounts | None:
-    """Count the faces of each source; None if they need not be measured again.
+def _read_due_counts(resources: Resources, loaded: LoadedIndex) -> FaceCounts | None:
+    """Count the faces of the largest sources, of which there may be as many as faces; None if none is due.
 
     What an earlier version measured, which did not simulate or guess sources, is measured again.
     """
+    key = loaded.key
     with snapshot(resources.database) as session:
-        counts = count_faces(session, key.collection)
+        counts = count_faces(session, key.collection, limit_sources(loaded.dim))
         stored = session.get(StoredCompensation, (key.collection, key.task, key.model_id))
         is_current = stored is not None and all("recognised" in decision for decision in stored.decisions.values())
         return counts if needs_renewal(counts, stored.faces if stored and is_current else {}) else None
@@ -81,11 +89,12 @@ def has_compensation(loaded: LoadedIndex) -> bool:
     return loaded.key.task == "identity" and loaded.index.metric.is_euclidean
 
 
-def count_faces(session: Session, collection: str) -> FaceCounts:
-    """Count the faces of each source. Empty if no face has a source."""
+def count_faces(session: Session, collection: str, limit: int) -> FaceCounts:
+    """Count the faces of the `limit` largest sources and those without one. Empty if no face has a source."""
     here = Face.collection_id == collection
     numbers = func.count(), func.count(Face.subject_pk)
     of_sources = select(Face.source, *numbers).where(here, Face.source.is_not(None)).group_by(Face.source)
+    of_sources = of_sources.order_by(numbers[0].desc(), Face.source).limit(limit)
     counts = {str(source): [faces, named] for source, faces, named in session.execute(of_sources)}
     if not counts:
         return {}
