@@ -27,6 +27,7 @@ from app.threads import set_threads
 from workers.context import Interrupted, JobContext, Later
 from workers.handlers import HANDLERS
 from workers.schedule import Schedule
+from workers.watchdog import Watchdog, limit_memory
 
 log = logging.getLogger("likeness.worker")
 GRACE_SECONDS = 5.0
@@ -138,7 +139,7 @@ class Worker:
             self._has_put_back = True
             self.wake_at = time.monotonic() + later.seconds
         except Interrupted:
-            self._end_interrupted(job.id)
+            self.end_interrupted(job.id)
         except (OperationalError, Busy) as error:
             log.warning("job.postponed job_id=%s error=%s", job.id, error)
             self._put_back(job.id, delay=RETRY_SECONDS)
@@ -148,7 +149,7 @@ class Worker:
                 log.warning("job.postponed job_id=%s error=%s", job.id, error)
                 self._put_back(job.id, delay=RETRY_SECONDS)
             else:
-                self._end_failed(job.id, error)
+                self.end_failed(job.id, error)
         else:
             self._end(job.id, "succeeded", result=result or {})
 
@@ -162,7 +163,8 @@ class Worker:
         with writing(self.resources.database) as session:
             jobs.put_back(session, job_id, worker=self.name, delay=delay)
 
-    def _end_interrupted(self, job_id: str) -> None:
+    def end_interrupted(self, job_id: str) -> None:
+        """End a job that was cancelled or whose collection was deleted; put others back."""
         with writing(self.resources.database) as session:
             job = session.get(Job, job_id)
             if job is not None and (job.cancel or not jobs.is_bound(session, jobs.read_message(job))):
@@ -171,7 +173,8 @@ class Worker:
                 jobs.put_back(session, job_id, worker=self.name)
         self.resources.notifier.notify("jobs")
 
-    def _end_failed(self, job_id: str, error: Exception) -> None:
+    def end_failed(self, job_id: str, error: Exception) -> None:
+        """End the job with the problem that the error stands for."""
         body = describe_problem(error, job_id)
         if body["status"] == 500:
             log.exception("job.failed job_id=%s", job_id)
@@ -217,6 +220,7 @@ def run_worker(queue: str, threads: int, report_ready: Callable[[], None] | None
             signal.signal(number, worker.stop)
         if report_ready is not None:
             report_ready()
+        Watchdog(worker, limit_memory()).start()
         worker.run()
 
 

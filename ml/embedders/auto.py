@@ -37,7 +37,7 @@ class Auto(Embedder):
 
     dim: int = option(0, "numbers of an embedding; 0: as many as the choice needs", low=0, unit="numbers")
     base: Base = option("cosine", "how the descriptors are compared where nothing is learned")
-    folds: int = option(5, "parts of the people that take turns in being held out", low=2, unit="folds")
+    folds: int = option(5, "parts of the people that take turns in being held out", low=2, high=100, unit="folds")
     max_seconds: float = option(
         90.0, "no candidate is started after this time; 0: nothing is tried, and nothing changes", low=0, unit="seconds"
     )

@@ -38,6 +38,7 @@ OF_JOBS = {
     "NothingToEvaluate",
     "NothingToMap",
     "WorkerLost",
+    "TooMuchMemory",
     "CannotGoOn",
     "FacesFailed",
     "PartFailed",

@@ -73,7 +73,7 @@ MAX_ROUTE_LINES = 15
 
 WORKER_FLOORS = [
     {"context"},
-    {"imported_vectors"},
+    {"imported_vectors", "watchdog"},
     {"damaged_faces", "description", "progress"},
     {"training", "importing", "cleanup", "discovery", "atlas", "forecasting"},
     {"publishing", "evaluating", "erasing"},

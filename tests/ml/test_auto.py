@@ -14,10 +14,17 @@ from ml.embedders.wccn import Wccn
 from ml.errors import CannotGoOn, NotFitted, WrongShape
 from ml.metric_learning.selection import input_map, selection
 from ml.metric_learning.selection.candidates import METHODS, UNCHANGED, list_candidates
+from ml.options import list_options
 from ml.registry import build
 from tests.ml.synthetic_people import identity, labels_alone, nearest_is_alike, people
 
 CHEAP = {"methods": ("wccn", "wpca"), "max_seconds": 1e6}
+
+
+def test_the_folds_are_limited() -> None:
+    """Each is a fit: a billion of them took minutes and 5 GB before the first."""
+    [folds] = [option for option in list_options(Auto) if option.name == "folds"]
+    assert folds.high == 100
 
 
 def auto(**options: object) -> Auto:

@@ -1,0 +1,92 @@
+"""A worker whose job does not stop, or takes too much memory, ends, and the job with it."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from app.db.session import reading, writing
+from app.db.tables import Collection, Job
+from app.queue import jobs
+from app.queue.messages import ExamineGallery
+from app.resources import Resources
+from workers import watchdog
+from workers.handlers import HANDLERS
+from workers.main import Worker
+from workers.watchdog import MAX_STOP_SECONDS, Watchdog, limit_memory, read_resident_bytes
+
+GIB = 2.0**30
+
+
+@contextmanager
+def run_endless_job(resources: Resources, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Worker, str]]:
+    """Run a job that looks at nothing until the block ends."""
+    started, may_end = threading.Event(), threading.Event()
+
+    def handle(message: object, context: object) -> None:
+        started.set()
+        may_end.wait(30)
+
+    monkeypatch.setitem(HANDLERS, ExamineGallery, handle)
+    with writing(resources.database) as session:
+        session.merge(Collection(id="c"))
+        job = jobs.enqueue(session, ExamineGallery(collection="c")).id
+    worker = Worker(resources, "training")
+    thread = threading.Thread(target=worker.step)
+    thread.start()
+    assert started.wait(10)
+    try:
+        yield worker, job
+    finally:
+        may_end.set()
+        thread.join()
+
+
+def read_job(resources: Resources, job: str) -> Job:
+    with reading(resources.database) as session:
+        return session.get_one(Job, job)
+
+
+def test_a_cancelled_job_that_does_not_stop_ends_with_its_process(
+    resources: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with run_endless_job(resources, monkeypatch) as (worker, job):
+        exits: list[int] = []
+        watched = Watchdog(worker, 1024 * GIB, exits.append)
+        watched.check(100.0)
+        with writing(resources.database) as session:
+            jobs.cancel(session, session.get_one(Job, job))
+        assert worker.current is not None
+        worker.current.interrupted.set()  # as the thread that renews the lease does
+        watched.check(200.0)
+        watched.check(200.0 + MAX_STOP_SECONDS)
+        assert (exits, read_job(resources, job).state) == ([], "running")
+        watched.check(200.1 + MAX_STOP_SECONDS)
+        assert (exits, read_job(resources, job).state) == ([1], "cancelled")
+
+
+def test_a_job_that_takes_too_much_memory_fails(resources: Resources, monkeypatch: pytest.MonkeyPatch) -> None:
+    with run_endless_job(resources, monkeypatch) as (worker, job):
+        exits: list[int] = []
+        watched = Watchdog(worker, 2 * GIB, exits.append)
+        monkeypatch.setattr(watchdog, "read_resident_bytes", lambda: int(2 * GIB))
+        watched.check(0.0)
+        assert exits == []
+        monkeypatch.setattr(watchdog, "read_resident_bytes", lambda: int(2 * GIB) + 1)
+        watched.check(1.0)
+        failed = read_job(resources, job)
+        assert (exits, failed.state) == ([1], "failed")
+        assert failed.problem is not None
+        assert failed.problem["code"] == "TooMuchMemory"
+        assert "2.0 GiB" in failed.problem["detail"]
+
+
+def test_a_worker_without_a_job_goes_on(resources: Resources) -> None:
+    exits: list[int] = []
+    Watchdog(Worker(resources, "training"), 0, exits.append).check(0.0)
+    assert exits == []
+
+
+def test_the_limit_is_a_share_of_the_memory_there_is() -> None:
+    assert 2**20 < read_resident_bytes() < limit_memory()
