@@ -85,6 +85,12 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
     lease_seconds: float = Field(
         15, gt=0, description="How long a worker may be silent before its job is given to another worker."
     )
+    max_training_seconds: float = Field(
+        7_200,
+        gt=0,
+        description="How long a training, an evaluation or another job of the training queue may run. Others wait for "
+        "it; one that takes longer fails.",
+    )
     poll_seconds: float = Field(
         0.5, gt=0, description="How often processes look for changes, jobs and, at least once a second, revoked keys."
     )

@@ -1,6 +1,8 @@
 """What a handler gets besides its message: the resources, the progress of its job, and interruption."""
 
+import math
 import threading
+import time
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -9,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from app.db.session import check_writes, reading, writing
 from app.db.tables import Job
+from app.errors import Conflict
 from app.queue import jobs
 from app.queue.messages import Message
 from app.resources import Resources
@@ -28,12 +31,13 @@ class Interrupted(Exception):
 
 @dataclass(frozen=True)
 class JobContext:
-    """One run of one job by one worker."""
+    """One run of one job by one worker. deadline: when it has to have ended, on the monotonic clock"""
 
     job_id: str
     worker: str
     resources: Resources
     interrupted: threading.Event = field(default_factory=threading.Event)
+    deadline: float = math.inf
 
     @classmethod
     def bind(cls, job: Job, message: Message, worker: str, resources: Resources) -> Self:
@@ -46,12 +50,23 @@ class JobContext:
             if not jobs.is_bound(session, message):
                 raise Interrupted
 
-        return cls(job.id, worker, replace(resources, database=check_writes(resources.database, check)))
+        bound = replace(resources, database=check_writes(resources.database, check))
+        is_limited = message.queue == "training"
+        deadline = time.monotonic() + resources.settings.max_training_seconds if is_limited else math.inf
+        return cls(job.id, worker, bound, deadline=deadline)
 
     def check(self) -> None:
-        """Raise Interrupted if the handler must stop. Handlers call it between two steps."""
+        """Raise Interrupted if the handler must stop, Conflict if it took too long. It is called between two steps."""
         if self.interrupted.is_set():
             raise Interrupted
+        if time.monotonic() > self.deadline:
+            raise self.describe_timeout()
+
+    def describe_timeout(self) -> Conflict:
+        """Return the error of a job that has not ended at its deadline."""
+        seconds = self.resources.settings.max_training_seconds
+        detail = f"the job took more than {seconds:,.0f} seconds: choose smaller options or less data"
+        return Conflict(f"{detail}, or have LIKENESS_MAX_TRAINING_SECONDS raised", code="TookTooLong")
 
     def check_lease(self) -> None:
         """Raise Interrupted if another worker has the job by now: this one may have been paused, and not know it."""

@@ -1,4 +1,4 @@
-"""End a worker process whose job does not stop when it is told to, or takes more memory than the machine can spare."""
+"""End a worker process whose job does not stop when it has to, or takes more memory than the machine can spare."""
 
 import logging
 import os
@@ -16,7 +16,7 @@ from workers.context import JobContext
 log = logging.getLogger("likeness.worker")
 CHECK_SECONDS = 1.0
 MAX_STOP_SECONDS = 20.0
-"""How long a job may go on after it was cancelled or taken over."""
+"""How long a job may go on after it was cancelled or taken over, or after its deadline."""
 MAX_MEMORY_SHARE = 0.6
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
@@ -56,7 +56,7 @@ class Watchdog:
             self.check(time.monotonic())
 
     def check(self, at: float) -> None:
-        """End the job and the process if either limit is exceeded. at: the time, on the monotonic clock"""
+        """End the job and the process if a limit is exceeded. at: the time, on the monotonic clock"""
         context = self._worker.current
         if context is None:
             return
@@ -71,6 +71,8 @@ class Watchdog:
                 self._told = context, at
             elif at - self._told[1] > MAX_STOP_SECONDS:
                 self._end(context, "does not stop", lambda: self._worker.end_interrupted(context.job_id))
+        elif at > context.deadline + MAX_STOP_SECONDS:
+            self._end(context, "time", lambda: self._worker.end_failed(context.job_id, context.describe_timeout()))
 
     def _end(self, context: JobContext, reason: str, end_job: Callable[[], None]) -> None:
         log.error("worker.killed job_id=%s reason=%s", context.job_id, reason)

@@ -39,6 +39,7 @@ OF_JOBS = {
     "NothingToMap",
     "WorkerLost",
     "TooMuchMemory",
+    "TookTooLong",
     "CannotGoOn",
     "FacesFailed",
     "PartFailed",

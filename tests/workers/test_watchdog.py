@@ -1,6 +1,8 @@
-"""A worker whose job does not stop, or takes too much memory, ends, and the job with it."""
+"""A worker whose job does not stop, or takes too long or too much memory, ends, and the job with it."""
 
+import math
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -8,10 +10,12 @@ import pytest
 
 from app.db.session import reading, writing
 from app.db.tables import Collection, Job
+from app.errors import Conflict
 from app.queue import jobs
-from app.queue.messages import ExamineGallery
+from app.queue.messages import ExamineGallery, FitFirst
 from app.resources import Resources
 from workers import watchdog
+from workers.context import JobContext
 from workers.handlers import HANDLERS
 from workers.main import Worker
 from workers.watchdog import MAX_STOP_SECONDS, Watchdog, limit_memory, read_resident_bytes
@@ -80,6 +84,36 @@ def test_a_job_that_takes_too_much_memory_fails(resources: Resources, monkeypatc
         assert failed.problem is not None
         assert failed.problem["code"] == "TooMuchMemory"
         assert "2.0 GiB" in failed.problem["detail"]
+
+
+def test_a_job_that_takes_too_long_fails(resources: Resources, monkeypatch: pytest.MonkeyPatch) -> None:
+    with run_endless_job(resources, monkeypatch) as (worker, job):
+        exits: list[int] = []
+        watched = Watchdog(worker, 1024 * GIB, exits.append)
+        assert worker.current is not None
+        deadline = worker.current.deadline
+        assert deadline == pytest.approx(time.monotonic() + resources.settings.max_training_seconds, abs=60)
+        worker.current.check()
+        watched.check(deadline + MAX_STOP_SECONDS)
+        assert (exits, read_job(resources, job).state) == ([], "running")
+        watched.check(deadline + MAX_STOP_SECONDS + 1)
+        failed = read_job(resources, job)
+        assert (exits, failed.state) == ([1], "failed")
+        assert failed.problem is not None
+        assert failed.problem["code"] == "TookTooLong"
+
+
+def test_a_job_stops_at_its_deadline(resources: Resources) -> None:
+    context = JobContext("job", "worker", resources, deadline=time.monotonic() - 1)
+    with pytest.raises(Conflict, match="LIKENESS_MAX_TRAINING_SECONDS"):
+        context.check()
+
+
+def test_imports_have_no_deadline(resources: Resources) -> None:
+    with writing(resources.database) as session:
+        message = FitFirst(collection=session.merge(Collection(id="c")).id)
+        job = jobs.enqueue(session, message)
+        assert JobContext.bind(job, message, "worker", resources).deadline == math.inf
 
 
 def test_a_worker_without_a_job_goes_on(resources: Resources) -> None:
