@@ -2,6 +2,7 @@
 
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from sqlalchemy import func, select
 
 from app.db.session import reading, writing
 from app.db.tables import Deployment, Face, Job, Label, ModelRecord, Training
+from app.errors import Conflict
 from app.learning.plan import ComponentChoice, Plan, Source
 from app.queue.jobs import cancel, enqueue
 from app.queue.messages import Train
@@ -200,6 +202,16 @@ def test_a_cancelled_training_stops_soon(resources: Resources) -> None:
     worker.join(20)
     assert ended
     assert ended[0] - options < 2
+    assert of(resources, message).model is None
+
+
+def test_a_training_that_takes_too_long_fails_at_its_next_step(resources: Resources) -> None:
+    enrol(resources, "c", range(12))
+    job, message = begin(resources, options=LDML | {"steps": 1_000_000})
+    limited = replace(context(resources, job), deadline=time.monotonic() + 1)
+    with pytest.raises(Conflict, match="LIKENESS_MAX_TRAINING_SECONDS"):
+        train.train_model(message, limited)
+    assert limited.deadline < time.monotonic() < limited.deadline + 20
     assert of(resources, message).model is None
 
 
