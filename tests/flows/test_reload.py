@@ -19,6 +19,10 @@ ROLES = ("supervisor", "api", "default", "training")
 MIGRATIONS = Path(__file__).parents[2] / "migrations" / "versions"
 MAX_SECONDS = 200.0
 """How long a start takes at most among many tests."""
+PAUSE_SECONDS = 0.05
+SHORT_PAUSE_SECONDS = 0.002
+"""The time between two requests while processes replace each other. Always as short, it would take the cores from the
+start of the new ones, for which the requests wait."""
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -46,9 +50,10 @@ def wait_for(condition: Callable[[], object], seconds: float = MAX_SECONDS) -> N
 
 
 @contextmanager
-def ask_all_the_time(service: ServiceSubprocess, is_kept: bool) -> Iterator[Counter[str]]:
+def ask_all_the_time(service: ServiceSubprocess, is_replaced: threading.Event, is_kept: bool) -> Iterator[Counter[str]]:
     """Send request after request, and count the answers by status and the failures by kind.
 
+    is_replaced: set while a process that answers is being replaced, when the pauses are short
     is_kept: over one connection, which is opened again when it is closed between two requests
     """
     counts: Counter[str] = Counter()
@@ -56,7 +61,9 @@ def ask_all_the_time(service: ServiceSubprocess, is_kept: bool) -> Iterator[Coun
 
     def ask() -> None:
         with httpx.Client(base_url=service.client.base_url, headers=service.client.headers, timeout=30) as client:
-            while not stopping.wait(0.002):
+            while not stopping.is_set():
+                is_replaced.wait(PAUSE_SECONDS)
+                stopping.wait(SHORT_PAUSE_SECONDS)
                 send = (
                     client.get
                     if is_kept
@@ -79,13 +86,21 @@ def ask_all_the_time(service: ServiceSubprocess, is_kept: bool) -> Iterator[Coun
 
 
 def test_no_request_is_refused_while_the_service_is_reloaded(service: ServiceSubprocess) -> None:
-    old = list_pids(service, "all")
+    old, old_api = list_pids(service, "all"), list_pids(service, "api")
     assert service.process is not None
-    with ask_all_the_time(service, is_kept=False) as new_counts, ask_all_the_time(service, is_kept=True) as kept_counts:
+    is_replaced = threading.Event()
+    with (
+        ask_all_the_time(service, is_replaced, is_kept=False) as new_counts,
+        ask_all_the_time(service, is_replaced, is_kept=True) as kept_counts,
+    ):
         service.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: list_pids(service, "api") - old_api)  # all is imported, and it is not ready yet
+        is_replaced.set()
+        wait_for(lambda: not old_api & list_pids(service, "api"))
+        time.sleep(0.5)
+        is_replaced.clear()
         wait_for(lambda: old & list_pids(service, "all") == {service.process.pid})
         wait_for(lambda: len(list_pids(service, "all")) == len(old))
-        time.sleep(0.5)
     assert service.process.poll() is None
     assert list(new_counts) == ["200"], new_counts
     assert list(kept_counts) == ["200"], kept_counts
