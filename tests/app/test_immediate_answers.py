@@ -254,12 +254,14 @@ def test_requests_that_come_together_are_answered_as_alone(
                 (make_request(secret, query_string=queries[i % len(queries)], body=body), [body])
                 for i, body in enumerate(bodies)
             ]
-            api.entrance._come_together, passed_on = True, api.passed_on
+            passed_on = api.passed_on
             together = await asyncio.gather(*(api.ask(api.app, *one) for one in asked))
-            assert sizes == [16, 16, 10]
+            assert sizes == [1, 16, 16, 9], (
+                "the first is answered where it is read, before it is known that others came"
+            )
             assert api.passed_on == passed_on + 1, "only the vector of another length"
             await api.ask(api.app, *asked[0])
-            assert sizes[3:] == [1]
+            assert sizes[4:] == [1]
             assert not api.entrance._come_together
             alone = [await api.ask(api.chain, *one) for one in asked]
             assert [answered[:3] for answered in together] == [answered[:3] for answered in alone]
@@ -287,11 +289,11 @@ def test_clients_whose_requests_come_together_take_turns_and_let_others_run_mean
                 return answer(requests)
 
             api.entrance.route = api.entrance.route._replace(answer=note_batch)
-            api.entrance._come_together = True
-            asked = [api.ask(api.app, make_request(secret), [RIGHT]) for secret in [heavy] * 40 + [light] * 2]
+            asked = [api.ask(api.app, make_request(secret), [RIGHT]) for secret in [heavy] * 41 + [light] * 2]
             answers = await asyncio.gather(*asked)
             assert {status for status, *_ in answers} == {200}
-            assert events[:5] == ["heavy 14 light 2", "other", "heavy 16 light 0", "other", "heavy 10 light 0"]
+            assert events[:2] == ["heavy 1 light 0", "other"]
+            assert events[2:7] == ["heavy 14 light 2", "other", "heavy 16 light 0", "other", "heavy 10 light 0"]
 
     run(test)
 

@@ -6,7 +6,6 @@ wait for goes on to them untouched, and nothing has been counted by then.
 
 import asyncio
 import logging
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -105,8 +104,7 @@ class ImmediateAnswersMiddleware:
             str, deque[_Received]
         ] = {}  # by key: the next is the one that was last served the longest ago
         self._is_scheduled = False
-        self._read_at = -math.inf  # when a request was last read, as the loop has it, which is one time for a turn
-        self._come_together = False  # whether more than one request was read in the last turn that read any
+        self._come_together = False  # whether what is read now waits for others of the same turn
         self._max_bytes = min(MAX_UNCHECKED_BYTES, steps.checks.max_body_bytes(route.requirements))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -165,14 +163,18 @@ class ImmediateAnswersMiddleware:
         if not is_surely_within(request.body) or not self.steps.gate.has_free_slot(caller.key_id):
             return None
         loop = asyncio.get_running_loop()
-        read_at, self._read_at = self._read_at, loop.time()
-        self._come_together = self._come_together or read_at == self._read_at
         received = _Received(request, caller, loop.create_future())
         if not self._come_together:
+            self._come_together = True
+            loop.call_soon(self._end_turn)  # the next turn: what was read in this one has run by then
             return self._answer_all([received])[0]
         self._waiting.setdefault(caller.key_id, deque()).append(received)
         self._schedule()
         return await received.answered
+
+    def _end_turn(self) -> None:
+        """After a turn whose first request was answered alone, answer the next one alone too if no other came."""
+        self._come_together = bool(self._waiting)
 
     def _schedule(self) -> None:
         if not self._is_scheduled:
