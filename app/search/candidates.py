@@ -16,7 +16,7 @@ from app.serving.faces.found_faces import FoundFaces
 from ml.identification.searches import FACES_PER_SEARCH
 from ml.indexes import choose_operating_point
 from ml.indexes.base import Neighbours
-from ml.types import Rows
+from ml.types import Ids, Rows
 
 EXTRA_FACES, FACES_PER_PERSON = 8, 4
 MAX_CANDIDATES = 65_536
@@ -29,34 +29,35 @@ MIN_PEOPLE = 2
 
 
 Group = tuple[int, list[int]]
-"""A person, or a face without a name: the number of the person, see `LabelConstraints`, and the columns of the faces in
-the result of a query, nearest first."""
+"""A person, or a face without a name: the number of the person, see `LabelConstraints`, and the offsets of the faces in
+the result of the search, nearest first."""
 
 
 class QueryCandidates(NamedTuple):
     """What the index returned for one query, less what labels rule out.
 
-    pks, distances: of each column of the result, nearest first; -1 and infinity where there is no face
-    columns_of: person -> their columns, both nearest first; groups: these people or, for `group_by=face`, faces
+    offsets_of: person -> the offsets of their faces, both nearest first
+    groups: these people or, for `group_by=face`, faces
     """
 
-    pks: list[int]
-    distances: list[float]
-    columns_of: dict[int, list[int]]
+    offsets_of: Mapping[int, list[int]]
     groups: list[Group]
     corrections: Corrections
 
 
 class Candidates(NamedTuple):
-    """What the index returned, by query.
+    """What the index returned, with the faces of all queries in one list: those of query q from offset q x k on.
 
-    faces: all that are still enrolled; people: pk -> the number of the face's person
+    distances: at each offset, infinity where there is no face; faces: all that are still enrolled, by their offsets
+    owners, people: at each offset, the number of the face's owner and that of their person, -1 where there is no face
     is_complete: searching further would have changed nothing
     """
 
     neighbours: Neighbours
+    distances: list[float]
     faces: FoundFaces
-    people: Mapping[int, int]
+    owners: list[int]
+    people: list[int]
     queries: list[QueryCandidates]
     is_complete: bool
 
@@ -130,70 +131,78 @@ def _group_neighbours(
     excluded: int | None,
 ) -> Candidates:
     """Look up the faces that the index returned, apply the labels, and group the faces of each query."""
-    pks = neighbours.ids[0] if len(neighbours.ids) == 1 else np.unique(neighbours.ids)
-    faces = read_faces(session, criteria.faces, pks if pks.min(initial=0) >= 0 else pks[pks >= 0])
-    if excluded is not None:
-        faces.discard(excluded)
-    people = _find_people(criteria, faces)
-    grouped = [
-        _group_faces(criteria, rows, of_query.tolist(), distances.tolist(), people, params, excluded)
-        for rows, of_query, distances in zip(queries[0], neighbours.ids, neighbours.distances, strict=True)
-    ]
+    pks = neighbours.ids.ravel()
+    faces = read_faces(session, criteria.faces, pks if excluded is None else np.where(pks == excluded, -1, pks))
+    owners = faces.owners.tolist()
+    people = _find_people(criteria, owners)
+    corrections = _find_corrections(criteria, queries[0], neighbours.ids, people, excluded)
+    width = neighbours.ids.shape[1]
+    grouped = []
+    for query, of_query in enumerate(corrections):
+        start, end = query * width, (query + 1) * width
+        kept = people[start:end]
+        if of_query is not NO_CORRECTIONS:
+            kept = _leave_out(of_query, neighbours.ids[query], kept)
+        grouped.append(_group_faces(start, kept, of_query, params))
     is_complete = all(
         _is_complete(neighbours, query, of_query.groups, params) for query, of_query in enumerate(grouped)
     )
-    return Candidates(neighbours, faces, people, grouped, is_complete)
+    return Candidates(neighbours, neighbours.distances.ravel().tolist(), faces, owners, people, grouped, is_complete)
 
 
-def _find_people(criteria: Criteria, faces: FoundFaces) -> Mapping[int, int]:
-    """Return pk -> the number of the face's person."""
+def _find_people(criteria: Criteria, owners: list[int]) -> list[int]:
+    """Return the numbers of the people that labels have made of these owners."""
     constraints = criteria.first.deployment.constraints
-    if criteria.is_mix or not constraints:
-        return faces.owners
-    return {pk: constraints.person(owner) for pk, owner in faces.owners.items()}
+    return owners if criteria.is_mix or not constraints else list(map(constraints.person, owners))
 
 
 def _find_corrections(
-    criteria: Criteria, query: Rows, pks: list[int], people: Mapping[int, int], excluded: int | None
-) -> Corrections:
-    """Find what labels change for a query. In a mix of tasks, labels only keep pairs from matching each other."""
+    criteria: Criteria, queries: Rows, ids: Ids, people: Sequence[int], excluded: int | None
+) -> list[Corrections]:
+    """Find what labels change for each of (Q, dim) queries. In a mix, labels only keep pairs from matching each other.
+
+    ids: (Q, k) faces that the index returned; people: of these Q x k faces
+    """
     if criteria.is_mix:
         served = [c.served.deployment.constraints.constraints for c in criteria.tasks]
         separated = [s.separated.get(excluded, {}) for s in served if excluded is not None]
-        return Corrections(separated={face: label for labels in separated for face, label in labels.items()})
+        in_mix = Corrections(separated={face: label for labels in separated for face, label in labels.items()})
+        return [in_mix] * len(ids)
     if not criteria.first.deployment.constraints:
-        return NO_CORRECTIONS
-    nearest = {people[pk]: pk for pk in reversed(pks) if pk in people}
-    return find_corrections(criteria.first, query, nearest, excluded)
+        return [NO_CORRECTIONS] * len(ids)
+    faces = list(zip(people, ids.ravel().tolist(), strict=True))
+    width, corrections = ids.shape[1], []
+    for query, row in enumerate(queries):
+        nearest = reversed(faces[query * width : (query + 1) * width])
+        of_query = {person: pk for person, pk in nearest if person >= 0}
+        corrections.append(find_corrections(criteria.first, row, of_query, excluded))
+    return corrections
 
 
-def _group_faces(
-    criteria: Criteria,
-    query: Rows,
-    pks: list[int],
-    distances: list[float],
-    people: Mapping[int, int],
-    params: SearchParams,
-    excluded: int | None,
-) -> QueryCandidates:
-    """Group the faces of one query, (dim,), by person, or leave each by itself, in the order of their nearest faces."""
-    corrections = _find_corrections(criteria, query, pks, people, excluded)
-    columns_of: dict[int, list[int]] = {}
-    is_corrected = corrections is not NO_CORRECTIONS
-    for column, pk in enumerate(pks):
-        person = people.get(pk)
-        if person is None or (is_corrected and (person in corrections.ruled_out or pk in corrections.separated)):
-            continue
-        if person in columns_of:
-            columns_of[person].append(column)
+def _leave_out(corrections: Corrections, pks: Ids, people: Sequence[int]) -> list[int]:
+    """Return the people of the faces in a result, -1 for whom labels leave out."""
+    ruled_out, separated = corrections.ruled_out, corrections.separated
+    faces = zip(people, pks.tolist(), strict=True)
+    return [-1 if person in ruled_out or pk in separated else person for person, pk in faces]
+
+
+def _group_faces(start: int, people: Sequence[int], corrections: Corrections, params: SearchParams) -> QueryCandidates:
+    """Group the faces of one query by person, or leave each by itself, in the order of their nearest faces.
+
+    start: the offset of its first face; people: of its faces, -1 for those that are left out
+    """
+    offsets_of: dict[int, list[int]] = {}
+    for offset, person in enumerate(people, start):
+        if person in offsets_of:
+            offsets_of[person].append(offset)
         else:
-            columns_of[person] = [column]
+            offsets_of[person] = [offset]
+    offsets_of.pop(-1, None)
     if params.group_by == "subject":
-        groups = list(columns_of.items())
+        groups = list(offsets_of.items())
     else:
-        faces = sorted((column, person) for person, columns in columns_of.items() for column in columns)
-        groups = [(person, [column]) for column, person in faces]
-    return QueryCandidates(pks, distances, columns_of, groups, corrections)
+        groups = [(person, [offset]) for offset, person in enumerate(people, start) if person >= 0]
+    return QueryCandidates(offsets_of, groups, corrections)
 
 
 def _is_complete(neighbours: Neighbours, query: int, groups: list[Group], params: SearchParams) -> bool:
@@ -202,4 +211,4 @@ def _is_complete(neighbours: Neighbours, query: int, groups: list[Group], params
         return len(groups) >= max(params.limit, MIN_PEOPLE)
     bound = neighbours.bound[query]
     last = groups[params.limit - 1][1][0] if len(groups) >= params.limit else None
-    return bool(np.isinf(bound) or (last is not None and neighbours.distances[query, last] < bound))
+    return bool(np.isinf(bound) or (last is not None and neighbours.distances.flat[last] < bound))

@@ -60,19 +60,18 @@ class PairScores(NamedTuple):
 
     similarity: Sequence[float | None]
     probability: Sequence[float | None]
-    fmr: Sequence[float | None]
 
 
 class RankedMatch(NamedTuple):
     """A person, or a face without a name, as a query ranks them.
 
-    person: their number, see `LabelConstraints`; columns: of their faces in the result of the query, nearest first
+    person: their number, see `LabelConstraints`; offsets: of their faces in the result of the search, nearest first
     distance, probability: of the nearest face; person_distance: None if it is not among the nearest people
     passes: whether it is accepted, None without a threshold
     """
 
     person: int
-    columns: list[int]
+    offsets: list[int]
     distance: float
     probability: float | None
     person_distance: float | None
@@ -136,28 +135,33 @@ def make_pair_threshold(
     return AcceptanceThreshold("fmr", measured.distance, description=description)
 
 
-def score_faces(scores: Scores, distances: NDArray[np.float32]) -> list[PairScores]:
-    """Return what the distances of each query mean. distances: (Q, n)"""
+def score_faces(scores: Scores, distances: NDArray[np.float32]) -> PairScores:
+    """Return what (n,) distances mean."""
     probability = scores.probability(distances)
     if probability is None:
-        return [PairScores(*[[None] * distances.shape[1]] * 3)] * len(distances)
-    fmr = scores.fmr(distances)
-    assert fmr is not None, "a calibration has both"
-    columns = (100 * probability).tolist(), probability.tolist(), fmr.tolist()
-    return [PairScores(*of_query) for of_query in zip(*columns, strict=True)]
+        unknown = [None] * len(distances)
+        return PairScores(unknown, unknown)
+    return PairScores((100 * probability).tolist(), probability.tolist())
+
+
+def estimate_rates(scores: Scores, distances: NDArray[np.float32]) -> Sequence[float | None]:
+    """Return the false-match rates of (n,) distances; None for each where nothing is calibrated."""
+    rates = scores.fmr(distances)
+    return [None] * len(distances) if rates is None else rates.tolist()
 
 
 def decide(
     threshold: AcceptanceThreshold, matches: Sequence[RankedMatch]
 ) -> tuple[Decision | None, RankedMatch | None]:
-    """Decide who a face is, from its nearest people, in any order. Returns the decision and, for a match, who it is.
+    """Decide who a face is, from its nearest people. Returns the decision and, for a match, who it is.
 
     The nearest person with a name decides, even if a face without a name is nearer. A face without a name counts only
     if this person does not pass. If a distractor is nearer than everybody with a name, the face is unknown.
+
+    matches: as `sort_matches` orders them
     """
     if threshold.kind is None:
         return None, None
-    matches = sorted(matches, key=_make_sort_key)
     first = next((m for m in matches if m.is_named or m.is_distractor), None)
     if first is not None and first.is_distractor:
         return "unknown", None
@@ -176,9 +180,9 @@ def _is_possible(threshold: AcceptanceThreshold, match: RankedMatch) -> bool:
     return match.person_distance is not None and match.person_distance <= threshold.possible_distance
 
 
-def _make_sort_key(match: RankedMatch) -> tuple[float, float]:
-    """Return the key to sort matches by: the person distance if it is known, then the distance."""
-    return (math.inf if match.person_distance is None else match.person_distance), match.distance
+def sort_matches(matches: Sequence[RankedMatch]) -> list[RankedMatch]:
+    """Return matches by rising person distance where it is known, then by rising distance."""
+    return sorted(matches, key=lambda m: (math.inf if m.person_distance is None else m.person_distance, m.distance))
 
 
 def _describe_threshold(measured: PersonThreshold, faces: int) -> AppliedThreshold:

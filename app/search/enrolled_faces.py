@@ -46,11 +46,11 @@ FACES_QUERIES = {
 def read_faces(session: Session | None, table: FaceTable | None, pks: Ids) -> FoundFaces:
     """Return those of (n,) pks that are still enrolled and may be found: see `may_be_used`. Raises DatabaseNeeded.
 
-    table: where they are in memory, None if they must be read from the database
+    pks: -1 stands for no face; table: where they are in memory, None if they must be read from the database
     """
     if table is not None:
         return table.read(pks, now())
-    return FoundFaces(query_faces(require_session(session), pks.tolist()).values())
+    return FoundFaces.of(pks, query_faces(require_session(session), np.unique(pks[pks >= 0]).tolist()))
 
 
 def query_faces(session: Session, pks: Sequence[int]) -> dict[int, EnrolledFace]:
@@ -157,10 +157,10 @@ def read_templates(
     index, constraints = served.loaded_index, served.deployment.constraints
     cached = index.person_templates
     may_cache = excluded is None and not constraints.left_out  # those who are left out may be joined in the cached ones
-    missing = [person for person in people if person not in cached or not may_cache]
-    templates = {person: cached[person] for person in people if person not in missing}
-    if not missing:
+    templates = {person: cached[person] for person in people if person in cached} if may_cache else {}
+    if len(templates) == len(people):
         return templates
+    missing = [person for person in people if person not in templates]
     may_cache = may_cache and _is_at_the_change_of(session, served)
     owners = {owner: person for person in missing for owner in constraints.members.get(person, (person,))}
     faces: dict[int, list[int]] = {}

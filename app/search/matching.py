@@ -1,7 +1,8 @@
 """Find the matches of each query: rank the nearest people, decide, and say which labels changed the answer."""
 
-from collections.abc import Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -9,9 +10,18 @@ from sqlalchemy.orm import Session
 
 from app.deps.shared_schemas import SubjectRef
 from app.search.candidates import Candidates, Group, QueryCandidates, find_candidates
-from app.search.corrections import Corrections, describe_correction, name_person
+from app.search.corrections import describe_correction, name_person
 from app.search.criteria import Criteria, MixedNeighbours, check_tasks_enabled
-from app.search.decision import AcceptanceThreshold, FaceDecision, PairScores, RankedMatch, decide, score_faces
+from app.search.decision import (
+    AcceptanceThreshold,
+    FaceDecision,
+    PairScores,
+    RankedMatch,
+    decide,
+    estimate_rates,
+    score_faces,
+    sort_matches,
+)
 from app.search.enrolled_faces import read_templates
 from app.search.params import SearchParams
 from app.search.schemas import Correction, Effect, Match
@@ -19,13 +29,12 @@ from app.serving.deployments import ServedModel
 from app.serving.faces.columns import DISTRACTOR, GALLERY
 from app.serving.faces.found_faces import FoundFaces
 from ml.identification.label_constraints import LabelledPair
-from ml.identification.person_distance import SHORTLIST_PEOPLE, DecisionRule
+from ml.identification.person_distance import SHORTLIST_PEOPLE
 from ml.identification.searches import FACES_PER_SEARCH
 from ml.identification.templates import PersonTemplate, template_distances
-from ml.types import Rows
+from ml.types import Ids, Rows
 
 MAX_FACES_PER_MATCH = 10
-Templates = Mapping[int, PersonTemplate]
 
 
 class SearchHits(NamedTuple):
@@ -48,14 +57,11 @@ class SearchHits(NamedTuple):
     is_complete: bool
 
 
-class _Result(NamedTuple):
-    """What the index returned for one query, with the meaning of its distances. query: its number"""
+class _Search(NamedTuple):
+    """What the index returned for all queries, with the meaning of its distances."""
 
     criteria: Criteria
     candidates: Candidates
-    query: int
-    of_query: QueryCandidates
-    corrections: Corrections
     scores: PairScores
     threshold: AcceptanceThreshold
 
@@ -75,25 +81,19 @@ def find_matches(
     """
     check_tasks_enabled(session, [c.served.task for c in criteria.tasks])
     candidates = find_candidates(session, criteria, queries, params, excluded, may_go_on)
-    templates = _read_templates(session, criteria, candidates, threshold.rule, excluded)
     neighbours = candidates.neighbours
-    scores = score_faces(criteria.scores, neighbours.distances)
-    to_templates = _compute_template_distances(criteria.first, queries[0], candidates, templates)
-    matches, nearest, decisions, corrections = [], [], list[FaceDecision](), []
-    for query, of_query in enumerate(candidates.queries):
-        result = _Result(criteria, candidates, query, of_query, of_query.corrections, scores[query], threshold)
-        person_distances = {} if criteria.is_mix else _compute_person_distances(result, to_templates[query])
-        ranked = _rank_people(result, params, person_distances)
-        shown = [match for match in ranked if match.passes or not threshold.is_filter][: params.limit]
-        nearest.append(ranked)
-        decisions.append(_decide(result, ranked))
-        corrections.append(_list_corrections(result, ranked[: params.limit]))
-        matches.append(_build_matches(result, shown, params))
+    scores = score_faces(criteria.scores, neighbours.distances.ravel())
+    search = _Search(criteria, candidates, scores, threshold)
+    person_distances = _compute_person_distances(session, search, queries[0], excluded)
+    nearest = list(map(partial(_rank_people, search, params), candidates.queries, person_distances))
+    passing = [[match for match in ranked if match.passes] for ranked in nearest] if threshold.is_filter else nearest
+    shown = [ranked[: params.limit] for ranked in passing]
+    subjects = _read_subjects(search, list(chain.from_iterable(shown)))
     return SearchHits(
-        matches=matches,
+        matches=_build_matches(search, params, shown, subjects),
         nearest=nearest,
-        decisions=decisions,
-        corrections=corrections,
+        decisions=list(map(partial(_decide, search, params, subjects), candidates.queries, nearest)),
+        corrections=_list_corrections(search, [ranked[: params.limit] for ranked in nearest]),
         faces=candidates.faces,
         fractions=neighbours.fraction.tolist(),
         cells_probed=neighbours.cells_probed if isinstance(neighbours, MixedNeighbours) else (neighbours.m,),
@@ -101,162 +101,209 @@ def find_matches(
     )
 
 
-def _read_templates(
-    session: Session | None, criteria: Criteria, candidates: Candidates, rule: DecisionRule, excluded: int | None
-) -> Templates:
-    """Return the templates of the people with a name on the shortlists of all queries."""
-    if criteria.is_mix or not rule.template_weight:
-        return {}
-    shortlists = (islice(of_query.columns_of, SHORTLIST_PEOPLE) for of_query in candidates.queries)
-    named = dict.fromkeys(person for shortlist in shortlists for person in shortlist if not person % 2)
-    return read_templates(session, criteria.first, list(named), excluded)
+def _compute_person_distances(
+    session: Session | None, search: _Search, queries: Rows, excluded: int | None
+) -> list[dict[int, float]]:
+    """Return for each of (Q, dim) queries: person -> person distance, of its nearest people. A mix has none."""
+    criteria, candidates, rule = search.criteria, search.candidates, search.threshold.rule
+    if criteria.is_mix:
+        return [{} for _ in candidates.queries]
+    shortlists = [list(islice(of_query.offsets_of, SHORTLIST_PEOPLE)) for of_query in candidates.queries]
+    templates = {}
+    if rule.template_weight:
+        named = dict.fromkeys([person for shortlist in shortlists for person in shortlist if not person % 2])
+        templates = read_templates(session, criteria.first, list(named), excluded)
+    to_templates = _compute_template_distances(criteria.first, queries, shortlists, templates)
+    distances, people = candidates.distances, candidates.people
+    distractors = {people[offset] for offset in candidates.faces.distractors}
+    computed = []
+    for shortlist, of_query in zip(shortlists, candidates.queries, strict=True):
+        nearest = [distances[of_query.offsets_of[person][0]] for person in shortlist]
+        template = [
+            next(to_templates) if person in templates else distance
+            for person, distance in zip(shortlist, nearest, strict=True)
+        ]
+        are_rivals = [not person % 2 or person in distractors for person in shortlist]
+        person_distances = rule.compute_person_distances(nearest, template, are_rivals)
+        computed.append(dict(zip(shortlist, person_distances, strict=True)))
+    return computed
 
 
 def _compute_template_distances(
-    served: ServedModel, queries: Rows, candidates: Candidates, templates: Templates
-) -> list[dict[int, float]]:
-    """Return for each of (Q, dim) queries: person -> distance to their template, of those on its shortlist."""
-    shortlists = [
-        [person for person in islice(of_query.columns_of, SHORTLIST_PEOPLE) if person in templates]
-        for of_query in candidates.queries
-    ]
-    rows = np.repeat(queries, [len(shortlist) for shortlist in shortlists], 0)
-    of_people = [templates[person] for shortlist in shortlists for person in shortlist]
-    distances = iter(template_distances(served.index.metric, rows, of_people).tolist())
-    return [dict(zip(shortlist, distances, strict=False)) for shortlist in shortlists]
+    served: ServedModel, queries: Rows, shortlists: Sequence[Sequence[int]], templates: Mapping[int, PersonTemplate]
+) -> Iterator[float]:
+    """Return the distances of (Q, dim) queries to the templates of the people on their shortlists that have one."""
+    of_people = [[templates[person] for person in shortlist if person in templates] for shortlist in shortlists]
+    rows = np.repeat(queries, list(map(len, of_people)), 0)
+    distances = template_distances(served.index.metric, rows, list(chain.from_iterable(of_people)))
+    return iter(distances.tolist())
 
 
-def _compute_person_distances(result: _Result, to_templates: Mapping[int, float]) -> dict[int, float]:
-    """Return the nearest people of a query: person -> person distance. to_templates: person -> template distance"""
-    of_query, distractors = result.of_query, result.candidates.faces.distractors
-    distances, columns_of = of_query.distances, of_query.columns_of
-    people = list(islice(columns_of, SHORTLIST_PEOPLE))
-    nearest = [distances[columns_of[person][0]] for person in people]
-    template = [to_templates.get(person, distance) for person, distance in zip(people, nearest, strict=True)]
-    others = {result.candidates.people.get(pk) for pk in distractors} if distractors else ()
-    are_rivals = [not person % 2 or person in others for person in people]
-    person_distances = result.threshold.rule.compute_person_distances(nearest, template, are_rivals)
-    return dict(zip(people, person_distances, strict=True))
-
-
-def _rank_people(result: _Result, params: SearchParams, person_distances: Mapping[int, float]) -> list[RankedMatch]:
+def _rank_people(
+    search: _Search, params: SearchParams, of_query: QueryCandidates, person_distances: Mapping[int, float]
+) -> list[RankedMatch]:
     """Return the nearest groups of a query, by person distance if it is known, then by distance."""
-    of_query, limit = result.of_query, max(params.limit, FACES_PER_SEARCH)
+    limit = max(params.limit, FACES_PER_SEARCH)
     if params.group_by == "face" or not person_distances:
-        return _rank_groups(result, of_query.groups[:limit], person_distances)
+        return _rank_groups(search, of_query, of_query.groups[:limit], person_distances)
     count = len(person_distances)  # the first groups are these people
-    groups = sorted(of_query.groups[:count], key=lambda group: person_distances[group[0]])
-    groups += of_query.groups[count : max(params.limit, count)]
-    ranked = _rank_groups(result, groups, person_distances)
-    if result.threshold.kind == "fpir" and any(match.is_named or match.is_distractor for match in ranked[:count]):
+    order = sorted(range(count), key=list(person_distances.values()).__getitem__)
+    groups = [of_query.groups[number] for number in order] + of_query.groups[count : max(params.limit, count)]
+    ranked = _rank_groups(search, of_query, groups, person_distances)
+    if search.threshold.kind == "fpir" and any(match.is_named or match.is_distractor for match in ranked[:count]):
         return ranked  # nobody farther away can pass, or has a part in the decision
-    return ranked + _rank_groups(result, of_query.groups[len(ranked) : limit], person_distances)
+    return ranked + _rank_groups(search, of_query, of_query.groups[len(ranked) : limit], person_distances)
 
 
-def _rank_groups(result: _Result, groups: Sequence[Group], person_distances: Mapping[int, float]) -> list[RankedMatch]:
+def _rank_groups(
+    search: _Search, of_query: QueryCandidates, groups: Sequence[Group], person_distances: Mapping[int, float]
+) -> list[RankedMatch]:
     """Return these groups with what the decision needs to know of them."""
-    of_query, threshold, scores, corrections = result.of_query, result.threshold, result.scores, result.corrections
-    faces, constraints = result.candidates.faces, result.criteria.first.deployment.constraints
+    candidates, threshold, corrections = search.candidates, search.threshold, of_query.corrections
+    distances, owners, distractors = candidates.distances, candidates.owners, candidates.faces.distractors
+    similarity, probability = search.scores
+    constraints = search.criteria.first.deployment.constraints
     ranked = []
-    for person, columns in groups:
-        nearest = columns[0]
-        pk, distance, person_distance = of_query.pks[nearest], of_query.distances[nearest], person_distances.get(person)
+    for person, offsets in groups:
+        nearest = offsets[0]
+        distance, person_distance = distances[nearest], person_distances.get(person)
         if person == corrections.confirmed:
             passes: bool | None = True
         elif person in corrections.rejected:
             passes = False
         else:
-            passes = threshold.accepts(distance, scores.similarity[nearest], person_distance)
-        is_named = not faces.owners[pk] % 2 or name_person(constraints, person) is not None
-        is_distractor, probability = pk in faces.distractors, scores.probability[nearest]
-        match = person, columns, distance, probability, person_distance, passes, is_named, is_distractor
-        ranked.append(RankedMatch(*match))
+            passes = threshold.accepts(distance, similarity[nearest], person_distance)
+        is_named = not owners[nearest] % 2 or name_person(constraints, person) is not None
+        match = person, offsets, distance, probability[nearest], person_distance, passes, is_named
+        ranked.append(RankedMatch(*match, nearest in distractors))
     return ranked
 
 
-def _find_subject(result: _Result, pk: int, person: int) -> SubjectRef | None:
-    """Return the name of a face, or of the person whom labels joined it to."""
-    name = result.candidates.faces.find_name(pk)
-    if name is not None:
-        return {"id": name.id, "external_id": name.external_id}
-    return name_person(result.criteria.first.deployment.constraints, person)
+def _read_subjects(search: _Search, matches: Sequence[RankedMatch]) -> dict[int, SubjectRef | None]:
+    """Return offset -> the name of the nearest face of each match, or of the person whom labels joined it to."""
+    constraints = search.criteria.first.deployment.constraints
+    offsets = [match.offsets[0] for match in matches]
+    subjects = zip(offsets, matches, search.candidates.faces.read_subjects(offsets), strict=True)
+    return {
+        offset: name_person(constraints, match.person) if ids is None else {"id": ids[0], "external_id": ids[1]}
+        for offset, match, ids in subjects
+    }
 
 
-def _build_matches(result: _Result, matches: Sequence[RankedMatch], params: SearchParams) -> list[Match]:
-    """Build what the answer says of these matches."""
-    (similarity, _, fmr), faces, neighbours = result.scores, result.candidates.faces, result.candidates.neighbours
-    face_ids, pks, distances = faces.face_ids, result.of_query.pks, result.of_query.distances
+def _build_matches(
+    search: _Search,
+    params: SearchParams,
+    matches: Sequence[Sequence[RankedMatch]],
+    subjects: Mapping[int, SubjectRef | None],
+) -> list[list[Match]]:
+    """Build what the answer says of the matches of each query."""
+    candidates, (similarity, _), distances = search.candidates, search.scores, search.candidates.distances
     shows_faces = params.group_by == "subject"
-    listed = []
-    for person, columns, distance, probability, person_distance, passes, _, is_distractor in matches:
-        nearest = columns[0]
-        pk = pks[nearest]
-        built: Match = {
-            "face_id": face_ids[pk],
-            "subject": _find_subject(result, pk, person),
-            "role": DISTRACTOR if is_distractor else GALLERY,
-            "distance": distance,
-            "similarity": similarity[nearest],
-            "probability": probability,
-            "fmr_estimate": fmr[nearest],
-            "person_distance": person_distance,
-            "passes": passes,
-        }
-        if shows_faces:
-            built["faces"] = [
-                {"face_id": face_ids[pks[column]], "distance": distances[column], "similarity": similarity[column]}
-                for column in columns[:MAX_FACES_PER_MATCH]
-            ]
-        if isinstance(neighbours, MixedNeighbours):
-            tasks = [c.served.task for c in result.criteria.tasks]
-            of_tasks = neighbours.by_task[result.query][:, nearest].tolist()
-            built["distances"] = dict(zip(tasks, of_tasks, strict=True))
-        listed.append(built)
-    return listed
+    count = MAX_FACES_PER_MATCH if shows_faces else 1
+    offsets = [offset for of_query in matches for match in of_query for offset in match.offsets[:count]]
+    face_ids = dict(zip(offsets, candidates.faces.read_face_ids(offsets), strict=True))
+    nearest = np.array([match.offsets[0] for of_query in matches for match in of_query], np.int64)
+    rates = iter(estimate_rates(search.criteria.scores, candidates.neighbours.distances.ravel().take(nearest)))
+    built = []
+    for of_query in matches:
+        listed: list[Match] = []
+        for _, shown, distance, probability, person_distance, passes, _, is_distractor in of_query:
+            offset = shown[0]
+            listed.append(
+                {
+                    "face_id": face_ids[offset],
+                    "subject": subjects[offset],
+                    "role": DISTRACTOR if is_distractor else GALLERY,
+                    "distance": distance,
+                    "similarity": similarity[offset],
+                    "probability": probability,
+                    "fmr_estimate": next(rates),
+                    "person_distance": person_distance,
+                    "passes": passes,
+                }
+            )
+            if shows_faces:
+                listed[-1]["faces"] = [
+                    {"face_id": face_ids[offset], "distance": distances[offset], "similarity": similarity[offset]}
+                    for offset in shown[:count]
+                ]
+        built.append(listed)
+    if isinstance(candidates.neighbours, MixedNeighbours):
+        _add_task_distances(search.criteria, candidates.neighbours, nearest, chain.from_iterable(built))
+    return built
 
 
-def _decide(result: _Result, matches: Sequence[RankedMatch]) -> FaceDecision:
+def _add_task_distances(
+    criteria: Criteria, neighbours: MixedNeighbours, nearest: Ids, matches: Iterable[Match]
+) -> None:
+    """Add each task's distances to the matches of a mix. nearest: (n,) offsets of their faces"""
+    tasks = [c.served.task for c in criteria.tasks]
+    query, column = np.divmod(nearest, neighbours.ids.shape[1])
+    for match, of_tasks in zip(matches, neighbours.by_task[query, :, column].tolist(), strict=True):
+        match["distances"] = dict(zip(tasks, of_tasks, strict=True))
+
+
+def _decide(
+    search: _Search,
+    params: SearchParams,
+    subjects: Mapping[int, SubjectRef | None],
+    of_query: QueryCandidates,
+    matches: Sequence[RankedMatch],
+) -> FaceDecision:
     """Decide who a face is: by labels if it is enrolled and they say so, else from the nearest people.
 
-    People whom labels reject are passed over.
+    People whom labels reject are passed over. subjects: offset -> the name of the person, of some matches
     """
-    constraints, corrections = result.criteria.first.deployment.constraints, result.corrections
+    corrections = of_query.corrections
     if corrections.confirmed is not None:
-        subject = name_person(constraints, corrections.confirmed)
+        subject = name_person(search.criteria.first.deployment.constraints, corrections.confirmed)
         if subject is not None:
             return "match", subject
     if corrections.rejected:
         matches = [match for match in matches if match.person not in corrections.rejected]
-    decision, decided = decide(result.threshold, matches)
+    if params.group_by == "face":
+        matches = sort_matches(matches)
+    decision, decided = decide(search.threshold, matches)
     if decided is None:
         return decision, None
-    return decision, _find_subject(result, result.of_query.pks[decided.columns[0]], decided.person)
+    offset = decided.offsets[0]
+    return decision, (subjects if offset in subjects else _read_subjects(search, [decided]))[offset]
 
 
-def _list_corrections(result: _Result, matches: Sequence[RankedMatch]) -> list[Correction]:
-    """List the labels that changed the matches of a query, or that left out somebody who is nearer than the last."""
-    criteria, candidates, corrections, threshold = (
-        result.criteria, result.candidates, result.corrections, result.threshold,
-    )  # fmt: skip
-    constraints = [c.served.deployment.constraints for c in criteria.tasks]
+def _list_corrections(search: _Search, matches: Sequence[Sequence[RankedMatch]]) -> list[list[Correction]]:
+    """List the labels that changed the matches of each query, or left out somebody who is nearer than the last."""
+    constraints = [c.served.deployment.constraints for c in search.criteria.tasks]
     if not any(constraints):
-        return []
-    of_query, faces = result.of_query, candidates.faces
-    pks = [pk for pk in of_query.pks if pk in faces]
-    nearest = list(dict.fromkeys(candidates.people[pk] for pk in pks))[: len(matches) + len(corrections.ruled_out)]
-    listed: list[tuple[Effect, LabelledPair, int | None]] = [
-        ("ruled_out", corrections.ruled_out[p], p) for p in nearest if p in corrections.ruled_out
+        return [[] for _ in matches]
+    return [
+        [describe_correction(constraints, *correction) for correction in _list_effects(search, query, of_query)]
+        for query, of_query in enumerate(matches)
     ]
-    listed += [("ruled_out", corrections.separated[pk], None) for pk in pks if pk in corrections.separated]
+
+
+def _list_effects(
+    search: _Search, query: int, matches: Sequence[RankedMatch]
+) -> Iterator[tuple[Effect, LabelledPair, int | None]]:
+    """Yield the effects of labels on a query, with whom they are about. query: its number"""
+    candidates, threshold, similarity = search.candidates, search.threshold, search.scores.similarity
+    corrections, width = candidates.queries[query].corrections, candidates.neighbours.ids.shape[1]
+    of_query = slice(query * width, (query + 1) * width)
+    faces = zip(candidates.neighbours.ids[query].tolist(), candidates.people[of_query], strict=True)
+    people = {pk: person for pk, person in faces if person >= 0}
+    for person in list(dict.fromkeys(people.values()))[: len(matches) + len(corrections.ruled_out)]:
+        if person in corrections.ruled_out:
+            yield "ruled_out", corrections.ruled_out[person], person
+    for pk in people:
+        if pk in corrections.separated:
+            yield "ruled_out", corrections.separated[pk], None
+    joined_by = search.criteria.first.deployment.constraints.constraints.joined_by
     for match in matches:
-        person, column = match.person, match.columns[0]
-        owner, similarity = faces.owners[of_query.pks[column]], result.scores.similarity[column]
+        person, offset = match.person, match.offsets[0]
         if person in corrections.rejected and (
-            threshold.accepts(match.distance, similarity, match.person_distance) is not False
+            threshold.accepts(match.distance, similarity[offset], match.person_distance) is not False
         ):
-            listed.append(("rejected", corrections.rejected[person], person))
+            yield "rejected", corrections.rejected[person], person
         if person == corrections.confirmed and corrections.confirmed_by is not None:
-            listed.append(("joined", corrections.confirmed_by, person))
-        elif owner != person and not criteria.is_mix:
-            listed.append(("joined", constraints[0].constraints.joined_by[owner], person))
-    return [describe_correction(constraints, *correction) for correction in listed]
+            yield "joined", corrections.confirmed_by, person
+        elif (owner := candidates.owners[offset]) != person and not search.criteria.is_mix:
+            yield "joined", joined_by[owner], person

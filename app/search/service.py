@@ -18,7 +18,7 @@ from app.search import enrolled_faces
 from app.search.context import SearchContext, describe_box, embed_faces
 from app.search.corrections import describe_correction, find_corrections
 from app.search.criteria import Criteria, check_tasks_enabled, choose_threshold
-from app.search.decision import make_pair_threshold, score_faces
+from app.search.decision import estimate_rates, make_pair_threshold, score_faces
 from app.search.explanation import list_crop_kinds, read_crops
 from app.search.matching import SearchHits, find_matches
 from app.search.params import MAX_MATCHES, PhotoSearchParams, QuerySearchParams, SearchParams, VerifyParams
@@ -27,6 +27,7 @@ from app.search.schemas import Correction, SearchOut, VerifyOut
 from app.search.shadow.shadowed_search import queue_comparison
 from app.serving.deployments import ServedModel
 from app.serving.faces.found_faces import EnrolledFace
+from ml.descriptors.external import External
 from ml.types import AlignedFace, Rows
 
 MAX_COMPARED_FACES = 1000
@@ -79,7 +80,7 @@ def search_by_vector(
     with _use_vector_model(context, collection, params) as criteria:
         threshold = choose_threshold(criteria, params)
         served = criteria.first
-        rows = served.correct(_read_vector(served, vector), [params.source])
+        rows = served.correct(_read_vectors(served, [vector]), [params.source])
         hits = find_matches(context.session, criteria, [rows], params, threshold)
         _plan_comparison(context, criteria, params, hits)
         return build_answer(context, criteria, params, threshold, hits, [Query()])
@@ -97,8 +98,7 @@ def search_by_vectors(
             raise DatabaseNeeded
         threshold = choose_threshold(criteria, params)
         served = criteria.first
-        rows = np.concatenate([_read_vector(served, vector) for vector in vectors])
-        rows = served.correct(rows, [params.source] * len(vectors))
+        rows = served.correct(_read_vectors(served, vectors), [params.source] * len(vectors))
         hits = find_matches(context.session, criteria, [rows], params, threshold, may_go_on=False)
         if not all(hits.nearest):
             raise DatabaseNeeded  # whether the collection was deleted is asked for each
@@ -125,24 +125,29 @@ def _use_vector_model(context: SearchContext, collection: str, params: QuerySear
         yield criteria
 
 
-def _read_vector(served: ServedModel, vector: list[float]) -> Rows:
-    """Return the (1, dim) embedding that a vector is, or that the model makes of an imported one. Raises Invalid."""
-    external, dim = served.model.recipe.external, served.index.dim
-    needed, like = dim, f"the embeddings of model {served.model.id} for {served.task}"
-    if external is not None:
-        needed, like = external.dim, f"the vectors that were imported ({external.recogniser})"
-    if len(vector) != needed:
-        raise Invalid(
-            f"the vector must have {needed} numbers, like {like}; this one has {len(vector)}",
-            needed=needed,
-        )
-    rows = np.array([vector], np.float32)
+def _read_vectors(served: ServedModel, vectors: Sequence[list[float]]) -> Rows:
+    """Return the (n, dim) embeddings that n vectors are, or that the model makes of imported ones. Raises Invalid."""
+    external = served.model.recipe.external
+    needed = served.index.dim if external is None else external.dim
+    if any(len(vector) != needed for vector in vectors):
+        count = next(len(vector) for vector in vectors if len(vector) != needed)
+        like = f"the embeddings of model {served.model.id} for {served.task}"
+        if external is not None:
+            like = f"the vectors that were imported ({external.recogniser})"
+        raise Invalid(f"the vector must have {needed} numbers, like {like}; this one has {count}", needed=needed)
+    rows = np.array(vectors, np.float32)
     if external is None:
         return rows
-    [fault] = external.find_fault(rows)
+    # one by one: a product of matrices may differ in the last bits from that of each row
+    return np.concatenate([_embed_imported(served, external, row[None]) for row in rows])
+
+
+def _embed_imported(served: ServedModel, external: External, row: Rows) -> Rows:
+    """Return the (1, dim) embedding of an imported vector, (1, external.dim). Raises Invalid."""
+    [fault] = external.find_fault(row)
     if fault is not None:
         raise Invalid(f"the vector cannot be compared by {external.metric}: {fault}")
-    return served.model.embed(external.normalise(rows), served.task)
+    return served.model.embed(external.normalise(row), served.task)
 
 
 def verify_pair(context: SearchContext, photos: Sequence[bytes], params: VerifyParams) -> VerifyOut:
@@ -165,7 +170,8 @@ def verify_pair(context: SearchContext, photos: Sequence[bytes], params: VerifyP
         distances = served.index.metric.distances(rows[:1], others)[0]
         nearest = int(np.argmin(distances))
         distance = float(distances[nearest])
-        [[[similarity], [probability], [fmr]]] = score_faces(served.scores, distances[None, nearest : nearest + 1])
+        [similarity], [probability] = score_faces(served.scores, distances[nearest : nearest + 1])
+        [fmr] = estimate_rates(served.scores, distances[nearest : nearest + 1])
         passes = threshold.accepts(distance, similarity, None)
         face_id, corrected_by = None, list[Correction]()
         nearest_pks = np.array(pks[nearest : nearest + 1], np.int64)

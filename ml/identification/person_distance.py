@@ -68,7 +68,7 @@ class DecisionRule:
         """
         own, common, weight = 1 - self.template_weight, self.template_weight, self.margin_weight
         base = [own * a + common * b for a, b in zip(nearest, template, strict=True)]
-        rivals = sorted((distance, position) for position, distance in enumerate(base) if are_rivals[position])
+        rivals = sorted([(distance, position) for position, distance in enumerate(base) if are_rivals[position]])
         if not rivals or not weight:
             return base
         first, nearest_rival = rivals[0]

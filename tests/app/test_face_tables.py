@@ -35,6 +35,7 @@ from app.serving.faces import face_table
 from app.serving.faces.columns import SubjectName, TextColumn
 from app.serving.faces.face_table import FaceTable
 from app.serving.faces.face_table_loader import CollectionKey, load_table, update_table
+from app.serving.faces.found_faces import FoundFaces
 from app.serving.loaded_index import IndexState
 from app.subjects.schemas import SubjectIn
 from app.subjects.service import change_subject, merge_subjects
@@ -108,9 +109,21 @@ def get_key(resources: Resources, collection: str = "staff") -> CollectionKey:
 
 def check_agreement(resources: Resources, table: FaceTable, pks: list[int]) -> None:
     """Check that a table says of these faces what the database says, and whose faces they are."""
-    asked = np.unique(np.array([*pks, 10**6], np.int64))
+    asked = np.array([*reversed(pks), 10**6, -1, *pks], np.int64)
     with reading(resources.database) as session:
-        assert table.read(asked, now()) == query_faces(session, asked.tolist())
+        stored = query_faces(session, sorted(set(pks)))
+        for faces in (table.read(asked, now()), FoundFaces.of(asked, stored)):
+            assert faces == stored
+            assert bool(faces) == bool(stored)
+            offsets = [offset for offset, pk in enumerate(asked.tolist()) if pk in stored]
+            known = [stored[asked.item(offset)] for offset in offsets]
+            assert [offset for offset, owner in enumerate(faces.owners.tolist()) if owner >= 0] == offsets
+            assert faces.owners[offsets].tolist() == [face.owner for face in known]
+            assert faces.distractors == {p for p, f in zip(offsets, known, strict=True) if f.role == "distractor"}
+            assert faces.read_face_ids(offsets) == [face.face_id for face in known]
+            assert faces.read_subjects(offsets) == [
+                None if face.subject is None else (face.subject, face.external_id) for face in known
+            ]
         gallery_faces = select(Face.pk).where(Face.role != "distractor").order_by(Face.pk)
         for subject in session.scalars(select(Subject.pk)):
             listed = session.scalars(gallery_faces.where(Face.subject_pk == subject)).all()
@@ -272,6 +285,7 @@ def test_a_text_column_drops_what_is_not_taken() -> None:
     texts = [b"", b"one", b"two", "drei\u00df".encode(), b"four" * 20]
     column = TextColumn.join([TextColumn.of(texts[:2]), TextColumn.of([]), TextColumn.of(texts[2:])])
     assert [column[i] for i in range(5)] == texts
+    assert column.read(np.array([3, 0, 3])) == [texts[3], texts[0], texts[3]]
     taken = column.take(np.array([3, 1, 0]))
     assert [taken[i] for i in range(3)] == [texts[3], texts[1], b""]
     assert len(taken.block) == len(texts[3]) + 3

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
@@ -15,7 +16,7 @@ from app.access import key_cache, keys
 from app.config import Settings
 from app.db.session import writing
 from app.deps.admission.work import REQUESTS, WAIT_SECONDS
-from app.deps.server.immediate_answers import ImmediateAnswersMiddleware
+from app.deps.server.immediate_answers import ImmediateAnswersMiddleware, ReadRequest
 from app.document.api import DocumentedApi
 from app.main import create_app
 from app.resources import Resources
@@ -25,6 +26,8 @@ from app.storage.audit_log.drafts import EntryDraft
 from tests.databases import delete_collections
 from tests.rows import GalleryWriter, make_model, people
 
+MAX_CALLS = 380
+"""Of Python and C functions, for each of 16 searches that are answered together, beside those of HTTP and of checks."""
 MODEL = make_model("m-one")
 ROWS, NAMES = people(20, 3)
 RIGHT = json.dumps({"vector": ROWS[0].tolist()}).encode()
@@ -268,6 +271,34 @@ def test_requests_that_come_together_are_answered_as_alone(
             assert len(api.entries) >= 2 * len(asked) + 1
 
     run(test)
+
+
+def test_searches_that_come_together_call_few_functions(gallery: GalleryWriter) -> None:
+    resources = gallery.resources
+    with writing(resources.database) as session:
+        secret = keys.create_key(session, "reader", "a")[1]
+    calls = 0
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    async def test() -> None:
+        async with open_api(resources.settings) as api:
+            await wait_until_answered(api, secret)
+            bodies = [json.dumps({"vector": row.tolist()}).encode() for row in ROWS[:16]]
+            requests = [ReadRequest({**make_request(secret), "state": api.state}, "staff", body) for body in bodies]
+            known = api.entrance.route.answer(requests)  # reads the templates of the people
+            sys.setprofile(count)
+            try:
+                answers = api.entrance.route.answer(requests)
+            finally:
+                sys.setprofile(None)
+            assert answers == known
+            assert None not in answers
+
+    run(test)
+    assert calls / 16 < MAX_CALLS
 
 
 def test_clients_whose_requests_come_together_take_turns_and_let_others_run_meanwhile(gallery: GalleryWriter) -> None:

@@ -8,11 +8,10 @@ import numpy as np
 
 from app.serving.faces.columns import (
     DISTRACTOR,
-    FACE_ID_BYTES,
+    NO_FACES,
     FaceColumns,
     SubjectColumns,
     SubjectName,
-    TextColumn,
     encode_face_ids,
 )
 from app.serving.faces.found_faces import EnrolledFace, FoundFaces
@@ -44,16 +43,14 @@ class FaceTable:
     changed_of: Mapping[int, frozenset[int]] = field(default_factory=dict)
 
     def read(self, pks: Ids, at: float) -> FoundFaces:
-        """Return those of (n,) pks that are enrolled and may be faces: see `may_be_used`. at: seconds since 1970"""
-        if self.changed:
-            chosen = pks.tolist()
-            known = (self.changed.get(pk) for pk in chosen)
-            faces = FoundFaces(c.face for c in known if c is not None and c.end_of_use > at)
-            pks = np.array([pk for pk in chosen if pk not in self.changed], np.int64)
-        else:
-            faces = FoundFaces()
-        faces.add_from(self.columns, self._drop_ended(self.columns.find(pks), at))
-        return faces
+        """Return those of (n,) pks that are enrolled and may be found: see `may_be_used`. at: seconds since 1970"""
+        positions = self._drop_ended(self.columns.find(pks), at)
+        if not self.changed:
+            return FoundFaces(pks, self.columns, positions, {})
+        changed = [(offset, self.changed[pk]) for offset, pk in enumerate(pks.tolist()) if pk in self.changed]
+        positions[[offset for offset, _ in changed]] = -1
+        others = {offset: known.face for offset, known in changed if known is not None and known.end_of_use > at}
+        return FoundFaces(pks, self.columns, positions, others)
 
     def list_gallery_faces(self, subject_pk: int) -> list[int]:
         """Return the pks of a subject's faces, without distractors."""
@@ -77,25 +74,16 @@ class FaceTable:
         return FaceTable(change, self.columns, faces, {s: frozenset(pks) for s, pks in changed_of.items()})
 
     def _drop_ended(self, positions: Ids, at: float) -> Ids:
-        """Return those of (n,) positions of faces whose end of use has not come."""
+        """Return (n,) positions of faces with -1 for those whose end of use has come."""
         columns, subjects = self.columns, self.columns.subjects
         if subjects.first_end_of_use > at:
             return positions
-        of_subject = columns.subject_positions[positions]
-        has_ended = (of_subject >= 0) & (subjects.ends_of_use[of_subject] <= at)
-        return positions[~has_ended]
+        of_subject = columns.subject_positions.take(positions, mode="clip")
+        has_ended = (of_subject >= 0) & (subjects.ends_of_use.take(of_subject, mode="clip") <= at)
+        return np.where(has_ended, -1, positions)
 
 
-EMPTY = FaceTable(
-    -1,
-    FaceColumns(
-        np.empty(0, np.int64),
-        np.empty(0, f"S{FACE_ID_BYTES}"),
-        np.empty(0, np.bool_),
-        np.empty(0, np.int32),
-        SubjectColumns(np.empty(0, np.int64), TextColumn.of([]), np.empty(0, np.float64)),
-    ),
-)
+EMPTY = FaceTable(-1, NO_FACES)
 
 
 def _merge(columns: FaceColumns, changed: Mapping[int, ChangedFace | None]) -> FaceColumns:
