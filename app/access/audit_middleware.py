@@ -7,7 +7,7 @@ from urllib.parse import parse_qs
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.config import Settings
-from app.db.tables import new_id, now
+from app.db.tables import new_ids, now
 from app.deps.scopes import RouteScope
 from app.deps.server.connections import format_address
 from app.storage.audit_log.drafts import EntryDraft, check_collection
@@ -15,6 +15,8 @@ from app.storage.audit_log.notes import NOTE, AuditNote
 
 FAILED_STATUS = 500
 READER = "reader"
+Entry = tuple[str, str, str | None, str | None, str | None]
+"""The action, the id of the key, the address, the collection and the resource."""
 
 
 class AuditRecorder:
@@ -25,11 +27,13 @@ class AuditRecorder:
 
     def record(self, scopes: Sequence[Scope], note: AuditNote, status: int) -> None:
         """Keep an entry for each collection that each of these requests works on, or one without a collection."""
-        drafts = [draft for scope in scopes for draft in self._make_drafts(scope, note, status)]
-        if drafts:
+        entries = [entry for scope in scopes for entry in self._list_entries(scope, note)]
+        if entries:
+            ids, at = new_ids(len(entries)), now()
+            drafts = [EntryDraft(id_, at, *entry, status) for id_, entry in zip(ids, entries, strict=True)]
             scopes[0]["state"]["audit_spool"].extend(drafts)
 
-    def _make_drafts(self, scope: Scope, note: AuditNote, status: int) -> Iterator[EntryDraft]:
+    def _list_entries(self, scope: Scope, note: AuditNote) -> Iterator[Entry]:
         state = scope["state"]
         requirements, caller = state.get("requirements", {}), state.get("caller")
         action = requirements.get("x-audit")
@@ -42,7 +46,7 @@ class AuditRecorder:
         resource = note.resource or state["resources"].audit_chain.names.name_path(params)
         collections: list[str | None] = [*sorted(note.collections)] or [_find_collection(scope, requirements, params)]
         for collection in collections:
-            yield EntryDraft(new_id(), now(), action, caller.key_id, address, collection, resource, status)
+            yield action, caller.key_id, address, collection, resource
 
 
 class AuditMiddleware:

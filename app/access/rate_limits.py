@@ -55,20 +55,22 @@ class RateLimits:
         if self.per_key:
             await self._count("key", self.per_key, key_id)
 
+    @property
+    def are_off(self) -> bool:
+        """Whether neither the requests of a key nor those of an address are limited."""
+        return not (self.per_address or self.per_key)
+
     def has_room(self, address: str, key_id: str) -> bool:
         """Whether a request of this address and key is within the limits, if that is known in this process."""
-        limits = self._list_limits(address, key_id)
-        return not limits or self._counts.has_room(limits)
+        return self._counts.has_room(self._list_limits(address, key_id))
 
     def count_at_once(self, address: str, key_id: str) -> None:
         """Count a request for which `has_room` was true."""
-        limits = self._list_limits(address, key_id)
-        if limits:
-            self._counts.hit_at_once(limits)
+        self._counts.hit_at_once(self._list_limits(address, key_id))
 
     def _list_limits(self, address: str, key_id: str) -> list[Limit]:
         limits: list[Limit] = [(self.per_address, "address", address), (self.per_key, "key", key_id)]
-        return [limit for limit in limits if limit[0]] if self.per_address or self.per_key else []
+        return [limit for limit in limits if limit[0]]
 
     async def check_guesses(self, address: str, digest: str) -> None:
         """Refuse an address that has sent too many wrong keys, unless this secret was accepted a short while ago.

@@ -65,12 +65,15 @@ class RequestChecks:
             self._stamp_traffic(scope)
         return self.max_body_bytes(requirements)
 
-    def find_known_caller(self, scope: Scope, requirements: Mapping[str, Any], collection: str) -> Caller | None:
+    def find_known_caller(
+        self, scope: Scope, headers: Mapping[bytes, bytes], requirements: Mapping[str, Any], collection: str
+    ) -> Caller | None:
         """Return the holder of the key of a request to a collection if nothing has to be waited for.
 
+        headers: of the request, which has each once that is read here
         None: the key must be looked up, a limit of requests is near, or something is wrong, which `check` explains.
         """
-        secret = _read_secret(scope)
+        secret = _choose_secret(_decode(headers, b"authorization"), _decode(headers, b"x-api-key"))
         if not secret or self.resources().home.find_fault() is not None:
             return None
         self._listen_for_revocations()
@@ -81,7 +84,8 @@ class RequestChecks:
         if self.cache.is_ageing(digest) and digest not in self._renewals:
             self._renewals[digest] = asyncio.get_running_loop().create_task(self._renew(secret, digest))
         is_covered = not caller.collections or collection in caller.collections
-        return caller if is_covered and self.limits.has_room(find_address(scope), caller.key_id) else None
+        has_room = self.limits.are_off or self.limits.has_room(find_address(scope), caller.key_id)
+        return caller if is_covered and has_room else None
 
     async def _renew(self, secret: str, digest: str) -> None:
         """Look a key up again before the cache drops its holder, so that no request has to wait for it."""
@@ -98,10 +102,12 @@ class RequestChecks:
         finally:
             self._renewals.pop(digest, None)
 
-    def count_at_once(self, scope: Scope, caller: Caller) -> None:
-        """Count a request for which `find_known_caller` has returned a caller."""
-        self.limits.count_at_once(find_address(scope), caller.key_id)
-        self._stamp_traffic(scope)
+    def count_at_once(self, requests: Sequence[tuple[Scope, Caller]]) -> None:
+        """Count searches for which `find_known_caller` has returned a caller."""
+        if not self.limits.are_off:
+            for scope, caller in requests:
+                self.limits.count_at_once(find_address(scope), caller.key_id)
+        self._traffic.stamp()
 
     def _stamp_traffic(self, scope: Scope) -> None:
         if scope["method"] == "POST":  # a page that polls for progress does not count as traffic
@@ -220,5 +226,14 @@ def _check_role(caller: Caller, role: str) -> None:
 
 def _read_secret(scope: Scope) -> str:
     """Return the key or token of a request; empty if it has none."""
-    scheme, _, bearer = find_header(scope, b"authorization").partition(" ")
-    return bearer.strip() if scheme.lower() == "bearer" else find_header(scope, b"x-api-key")
+    return _choose_secret(find_header(scope, b"authorization"), find_header(scope, b"x-api-key"))
+
+
+def _choose_secret(authorization: str, api_key: str) -> str:
+    """Return the key or token in these headers, each empty if it was not sent."""
+    scheme, _, bearer = authorization.partition(" ")
+    return bearer.strip() if scheme.lower() == "bearer" else api_key
+
+
+def _decode(headers: Mapping[bytes, bytes], name: bytes) -> str:
+    return headers.get(name, b"").decode("latin-1")

@@ -61,7 +61,7 @@ def _stand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Entries are made at one time and have numbers as ids."""
     monkeypatch.setattr(audit_middleware, "now", lambda: NOW)
     numbers = iter(range(100))
-    monkeypatch.setattr(audit_middleware, "new_id", lambda: f"e{next(numbers)}")
+    monkeypatch.setattr(audit_middleware, "new_ids", lambda count: [f"e{next(numbers)}" for _ in range(count)])
 
 
 def send(application: Application, *, audit_searches: bool = True, **request: Any) -> tuple[list[EntryDraft], Answer]:

@@ -16,7 +16,8 @@ from app.access import key_cache, keys
 from app.config import Settings
 from app.db.session import writing
 from app.deps.admission.work import REQUESTS, WAIT_SECONDS
-from app.deps.server.immediate_answers import ImmediateAnswersMiddleware, ReadRequest
+from app.deps.caller import Caller
+from app.deps.server.immediate_answers import ImmediateAnswersMiddleware, ReadRequest, _Received
 from app.document.api import DocumentedApi
 from app.main import create_app
 from app.resources import Resources
@@ -26,8 +27,8 @@ from app.storage.audit_log.drafts import EntryDraft
 from tests.databases import delete_collections
 from tests.rows import GalleryWriter, make_model, people
 
-MAX_CALLS = 380
-"""Of Python and C functions, for each of 16 searches that are answered together, beside those of HTTP and of checks."""
+MAX_CALLS = 360
+"""Of Python and C functions, for each of 16 searches that are answered together, beside those of HTTP and of keys."""
 MODEL = make_model("m-one")
 ROWS, NAMES = people(20, 3)
 RIGHT = json.dumps({"vector": ROWS[0].tolist()}).encode()
@@ -287,15 +288,19 @@ def test_searches_that_come_together_call_few_functions(gallery: GalleryWriter) 
         async with open_api(resources.settings) as api:
             await wait_until_answered(api, secret)
             bodies = [json.dumps({"vector": row.tolist()}).encode() for row in ROWS[:16]]
-            requests = [ReadRequest({**make_request(secret), "state": api.state}, "staff", body) for body in bodies]
-            known = api.entrance.route.answer(requests)  # reads the templates of the people
+            caller, loop = Caller("a", "reader"), asyncio.get_running_loop()
+            scopes = [make_request(secret) | {"state": dict(api.state)} for _ in bodies]
+            requests = [ReadRequest(scope, "staff", body) for scope, body in zip(scopes, bodies, strict=True)]
+            received = [_Received(request, caller, loop.create_future()) for request in requests]
+            known = api.entrance._answer_all(received)  # reads the templates of the people
             sys.setprofile(count)
             try:
-                answers = api.entrance.route.answer(requests)
+                answers = api.entrance._answer_all(received)
             finally:
                 sys.setprofile(None)
             assert answers == known
             assert None not in answers
+            assert len({draft.id for draft in api.entries}) == len(api.entries)
 
     run(test)
     assert calls / 16 < MAX_CALLS

@@ -1,6 +1,6 @@
 """The tables of the database. Times are in seconds since 1970 (UTC)."""
 
-from app.db.tables.base import BUILT_IN_TASK, DEFAULT_FPIR, POINTERS, Base, BigId, new_id, now
+from app.db.tables.base import BUILT_IN_TASK, DEFAULT_FPIR, POINTERS, Base, BigId, new_id, new_ids, now
 from app.db.tables.galleries import (
     ClusteredFace,
     Collection,
@@ -77,5 +77,6 @@ __all__ = [
     "Training",
     "TrainingPolicy",
     "new_id",
+    "new_ids",
     "now",
 ]

@@ -19,6 +19,8 @@ DEFAULT_FPIR = 0.01
 BUILT_IN_TASK = "identity"
 POINTERS = ("champion", "challenger", "previous")
 """The columns of a deployment that name a model."""
+ID_BYTES = 5
+"""Of an id, drawn at random, beside the microseconds of its time."""
 BigId = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers only INTEGER keys by itself
 
 
@@ -28,7 +30,14 @@ def now() -> float:
 
 def new_id() -> str:
     """Return a new unique id. Ids sort by the time at which they were made."""
-    return f"{time.time_ns() // 1000:014x}{os.urandom(5).hex()}"
+    [made] = new_ids(1)
+    return made
+
+
+def new_ids(count: int) -> list[str]:
+    """Return as many new unique ids, which the operating system draws at once."""
+    made_at, digits = time.time_ns() // 1000, os.urandom(ID_BYTES * count).hex()
+    return [f"{made_at:014x}{digits[start : start + 2 * ID_BYTES]}" for start in range(0, len(digits), 2 * ID_BYTES)]
 
 
 class MetadataColumn(TypeDecorator[dict[str, Any]]):

@@ -53,7 +53,7 @@ class AdmissionGate:
         self._active: set[Ticket] = set()
         self._overdue: set[Ticket] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._counters: dict[Work, tuple[Callable[[], None], Callable[[float], None]]] = {}
+        self._counters: dict[Work, tuple[Callable[[float], None], Callable[[float], None]]] = {}
 
     @property
     def is_overloaded(self) -> bool:
@@ -106,12 +106,13 @@ class AdmissionGate:
         client = self.clients.find(name, now)
         return client not in self.clients.waiting and not self.clients.is_overloaded(client, now)
 
-    def count_at_once(self, work: Work, seconds: float, name: str = "") -> None:
-        """Count a request that found a free slot, held it for these seconds, and let nothing else run meanwhile."""
+    def count_at_once(self, work: Work, seconds: float, name: str = "", count: int = 1) -> None:
+        """Count requests that found a free slot, held it for these seconds each, and let nothing else run meanwhile."""
         now = self._clock()
-        self.clients.find(name, now).used.add(seconds, now)
-        self._estimate(work, seconds)
-        self._count_admitted(work, 0.0)
+        self.clients.find(name, now).used.add(count * seconds, now)
+        for _ in range(count):
+            self._estimate(work, seconds)
+        self._count_admitted(work, 0.0, count)
 
     def leave(self, ticket: Ticket) -> None:
         """Give the slot back. A second call does nothing."""
@@ -178,12 +179,13 @@ class AdmissionGate:
     def _estimate(self, work: Work, seconds: float) -> None:
         self.estimates[work] += ESTIMATE_WEIGHT * (min(seconds, MAX_SLOT_SECONDS) - self.estimates[work])
 
-    def _count_admitted(self, work: Work, waited_seconds: float) -> None:
+    def _count_admitted(self, work: Work, waited_seconds: float, requests: int = 1) -> None:
         if work not in self._counters:  # to look labels up takes longer than to count
             self._counters[work] = REQUESTS.labels(work, "admitted").inc, WAIT_SECONDS.labels(work).observe
         count, observe = self._counters[work]
-        count()
-        observe(waited_seconds)
+        count(requests)
+        for _ in range(requests):
+            observe(waited_seconds)
 
     def _budget(self, work: Work) -> float:
         return WAIT_FACTOR * self.estimates[work]

@@ -7,7 +7,7 @@ wait for goes on to them untouched, and nothing has been counted by then.
 import asyncio
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -19,7 +19,7 @@ from app.deps.admission.middleware import MAX_UNCHECKED_BYTES
 from app.deps.admission.work import Work
 from app.deps.caller import Caller
 from app.deps.server.json_limits import is_surely_within
-from app.deps.server.request_headers import choose_request_id
+from app.deps.server.request_headers import limit_request_id
 from app.deps.server.security_headers import SECURITY_HEADERS
 from app.deps.server.whole_answers import Headers, find_send_whole
 from app.storage.audit_log.notes import AuditNote
@@ -30,6 +30,10 @@ MAX_BATCH_REQUESTS = 16
 """So few that FAISS compares each with the cells by itself, and that no other request waits for long."""
 UNUSUAL_HEADERS = frozenset((b"expect", b"idempotency-key", b"transfer-encoding"))
 SINGLE_HEADERS = frozenset((b"authorization", b"content-length", b"content-type", b"x-api-key", b"x-request-id"))
+
+
+RequestHeaders = Mapping[bytes, bytes]
+"""name -> value, of the headers of a request that it may have once."""
 
 
 class ImmediateAnswer(NamedTuple):
@@ -68,8 +72,10 @@ class ImmediateRoute(NamedTuple):
 class Checks(Protocol):
     """What is checked and counted of a request: see `app.access.request_checks.RequestChecks`."""
 
-    def find_known_caller(self, scope: Scope, requirements: Mapping[str, Any], collection: str) -> Caller | None: ...
-    def count_at_once(self, scope: Scope, caller: Caller) -> None: ...
+    def find_known_caller(
+        self, scope: Scope, headers: RequestHeaders, requirements: Mapping[str, Any], collection: str
+    ) -> Caller | None: ...
+    def count_at_once(self, requests: Sequence[tuple[Scope, Caller]]) -> None: ...
     def max_body_bytes(self, requirements: Mapping[str, Any]) -> int: ...
 
 
@@ -100,21 +106,20 @@ class ImmediateAnswersMiddleware:
 
     def __init__(self, app: ASGIApp, route: ImmediateRoute, steps: Steps) -> None:
         self.app, self.route, self.steps = app, route, steps
-        self._waiting: dict[
-            str, deque[_Received]
-        ] = {}  # by key: the next is the one that was last served the longest ago
+        self._waiting: dict[str, deque[_Received]] = {}  # by key: the next is the one last served the longest ago
         self._is_scheduled = False
         self._come_together = False  # whether what is read now waits for others of the same turn
         self._max_bytes = min(MAX_UNCHECKED_BYTES, steps.checks.max_body_bytes(route.requirements))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         collection = self._find_collection(scope)
-        if collection is None or not self._is_usual(scope["headers"]):
+        headers = None if collection is None else self._read_usual(scope["headers"])
+        if collection is None or headers is None:
             await self.app(scope, receive, send)
             return
         started = time.perf_counter()
-        caller = self.steps.checks.find_known_caller(scope, self.route.requirements, collection)
-        if caller is None or not self.steps.gate.has_free_slot(caller.key_id):
+        caller = self.steps.checks.find_known_caller(scope, headers, self.route.requirements, collection)
+        if caller is None:
             await self.app(scope, receive, send)
             return
         message = await receive()
@@ -123,9 +128,9 @@ class ImmediateAnswersMiddleware:
             await self.app(scope, _make_receive(message, receive), send)
             return
         try:
-            headers, send_whole = _make_headers(scope, answer), find_send_whole(scope)
-            if send_whole is None or not send_whole(headers, answer.body):
-                await send({"type": "http.response.start", "status": 200, "headers": headers})
+            answer_headers, send_whole = _make_headers(headers, answer), find_send_whole(scope)
+            if send_whole is None or not send_whole(answer_headers, answer.body):
+                await send({"type": "http.response.start", "status": 200, "headers": answer_headers})
                 await send({"type": "http.response.body", "body": answer.body})
         finally:
             self.steps.measure("POST", self.route.template, "200", time.perf_counter() - started)
@@ -143,17 +148,18 @@ class ImmediateAnswersMiddleware:
         collection = path[len(prefix) : -len(suffix)]
         return collection if collection and "/" not in collection else None
 
-    def _is_usual(self, headers: Sequence[tuple[bytes, bytes]]) -> bool:
-        """Whether the body is of the right type and short, and no header asks for something else."""
-        known: dict[bytes, bytes] = {}
-        for name, value in headers:
-            if name in UNUSUAL_HEADERS or (name in SINGLE_HEADERS and name in known):
-                return False
-            known[name] = value
+    def _read_usual(self, headers: Headers) -> RequestHeaders | None:
+        """Return the headers; None if the body is of another type or long, or if a header asks for something else."""
+        known = dict(headers)
+        if not UNUSUAL_HEADERS.isdisjoint(known):
+            return None
+        if len(known) < len(headers):
+            names = [name for name, _ in headers]
+            if any(names.count(name) > 1 for name in SINGLE_HEADERS):
+                return None
         length = known.get(b"content-length", b"")
-        return known.get(b"content-type") == self.route.content_type and length.isdigit() and (
-            0 < int(length) <= self._max_bytes
-        )  # fmt: skip
+        is_usual = known.get(b"content-type") == self.route.content_type and length.isdigit()
+        return known if is_usual and 0 < int(length) <= self._max_bytes else None
 
     async def _answer(self, scope: Scope, collection: str, caller: Caller, message: Message) -> ImmediateAnswer | None:
         """Answer a request whose whole body is this message. Returns None if the layers must answer it."""
@@ -227,20 +233,25 @@ class ImmediateAnswersMiddleware:
 
     def _count(self, answered: Sequence[_Received], seconds: float) -> None:
         """Count and record requests. seconds: for which each held a slot"""
+        if not answered:
+            return
+        for key_id, count in Counter([caller.key_id for _, caller, _ in answered]).items():
+            self.steps.gate.count_at_once(self.route.work, seconds, key_id, count)
+        self.steps.checks.count_at_once([(request.scope, caller) for request, caller, _ in answered])
         for (scope, collection, _), caller, _ in answered:
-            self.steps.gate.count_at_once(self.route.work, seconds, caller.key_id)
-            self.steps.checks.count_at_once(scope, caller)
             params = {"collection": collection}
             scope["state"] |= {"requirements": self.route.requirements, "path_params": params, "caller": caller}
         self.steps.record([one.request.scope for one in answered], AuditNote(), 200)
 
 
-def _make_headers(scope: Scope, answer: ImmediateAnswer) -> Headers:
+def _make_headers(headers: RequestHeaders, answer: ImmediateAnswer) -> Headers:
+    """Return the headers of an answer. headers: of the request"""
+    request_id = limit_request_id(headers.get(b"x-request-id", b"").decode("latin-1"))
     return [
         *answer.headers,
         (b"content-length", str(len(answer.body)).encode()),
         (b"content-type", b"application/json"),
-        (b"x-request-id", choose_request_id(scope).encode()),
+        (b"x-request-id", request_id.encode()),
         *SECURITY_HEADERS,
     ]
 

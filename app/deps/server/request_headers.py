@@ -1,6 +1,6 @@
 """Read the headers of a request from its scope, without an object that holds them all."""
 
-import os
+import random
 
 from starlette.types import Scope
 
@@ -17,4 +17,9 @@ def find_header(scope: Scope, name: bytes) -> str:
 
 def choose_request_id(scope: Scope) -> str:
     """Return the id that the client gave its request, or a new one."""
-    return find_header(scope, b"x-request-id")[:MAX_REQUEST_ID_CHARACTERS] or os.urandom(8).hex()
+    return limit_request_id(find_header(scope, b"x-request-id"))
+
+
+def limit_request_id(sent: str) -> str:
+    """Return the start of the id that a client sent, or a new id if that is empty."""
+    return sent[:MAX_REQUEST_ID_CHARACTERS] or f"{random.getrandbits(64):016x}"
