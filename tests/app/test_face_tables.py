@@ -32,7 +32,7 @@ from app.serving import gallery_calibration
 from app.serving.deployment_sync import DeploymentSync
 from app.serving.engine import Engine, open_engine
 from app.serving.faces import face_table
-from app.serving.faces.columns import SubjectName, TextColumn
+from app.serving.faces.columns import NO_FACES, SubjectColumns, SubjectName, TextColumn
 from app.serving.faces.face_table import FaceTable
 from app.serving.faces.face_table_loader import CollectionKey, load_table, update_table
 from app.serving.faces.found_faces import FoundFaces
@@ -346,3 +346,10 @@ def test_short_queries_are_parsed_once() -> None:
     assert [parse_usual(query[1:].encode(), QuerySearchParams) for query in UNUSUAL if query != "?limit=51"] == [
         None
     ] * 7
+
+
+def test_nobody_is_found_where_only_people_without_faces_are_left() -> None:
+    """Somebody whose retention has ended may have no face any more; the index returns -1 for each of its faces."""
+    ended = SubjectColumns.of([3], [SubjectName("ada", None).encode()], [5.0])
+    table = FaceTable(1, replace(NO_FACES, subjects=ended))
+    assert len(table.read(np.array([-1, 7], np.int64), at=10.0)) == 0

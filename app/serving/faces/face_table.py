@@ -76,7 +76,7 @@ class FaceTable:
     def _drop_ended(self, positions: Ids, at: float) -> Ids:
         """Return (n,) positions of faces with -1 for those whose end of use has come."""
         columns, subjects = self.columns, self.columns.subjects
-        if subjects.first_end_of_use > at:
+        if subjects.first_end_of_use > at or not len(columns.pks):
             return positions
         of_subject = columns.subject_positions.take(positions, mode="clip")
         has_ended = (of_subject >= 0) & (subjects.ends_of_use.take(of_subject, mode="clip") <= at)
