@@ -13,13 +13,13 @@ from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 from starlette.types import Message, Receive, Scope, Send
 
 from app.config import Settings
-from app.deps.server import configuration, connections, progress, protocol
+from app.deps.server import configuration, connections, draining, progress, protocol
 from app.deps.server.configuration import configure_server
 from app.deps.server.connections import ConnectionRegister, group_address
+from app.deps.server.draining import DrainingServer
 from app.deps.server.progress import MIN_BYTES_PER_STALL, Stall
 from app.deps.server.security_headers import SECURITY_HEADERS
 from app.deps.server.unread_bodies import UnreadBodyMiddleware
@@ -72,7 +72,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         config = configure_server(UnreadBodyMiddleware(application), Settings(), lifespan="off")
-        running = uvicorn.Server(config)
+        running = DrainingServer(config)
         thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         deadline = time.monotonic() + 60
@@ -82,7 +82,12 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
         port = listener.getsockname()[1]
         register = config.http.keywords["register"]  # type: ignore[union-attr]
         yield SimpleNamespace(
-            port=port, application=application, count=lambda: len(register.open), unsent=lambda: register.unsent_bytes
+            port=port,
+            application=application,
+            count=lambda: len(register.open),
+            unsent=lambda: register.unsent_bytes,
+            drain=lambda: running.drain(0, None),
+            thread=thread,
         )
         running.should_exit = True
         thread.join(10)
@@ -314,13 +319,28 @@ def test_connections_are_reused(server: SimpleNamespace) -> None:
 def test_an_idle_connection_is_kept_until_many_are_open(
     server: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, is_half_full: bool
 ) -> None:
-    monkeypatch.setattr(protocol, "CROWDED_IDLE_SECONDS", LIMIT_SECONDS)
+    monkeypatch.setattr(protocol, "SHORT_IDLE_SECONDS", LIMIT_SECONDS)
     monkeypatch.setattr(ConnectionRegister, "is_half_full", lambda register, connection: is_half_full)
     with connect(server.port) as connection:
         for _ in range(1 if is_half_full else 2):
             connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
             answer = read_answer(connection, timeout=3 * LIMIT_SECONDS)
             assert (answer.status, answer.is_closed) == (200, is_half_full)
+
+
+def test_a_server_that_is_replaced_ends_soon_after_its_last_answer(
+    server: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that is kept does not hold it, as a proxy keeps some for a minute."""
+    monkeypatch.setattr(draining, "SHORT_IDLE_SECONDS", LIMIT_SECONDS)
+    with connect(server.port) as connection, connect(server.port) as other:
+        for client in (connection, other):
+            client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert client.recv(1_000).endswith(b"ok")
+        server.drain()
+        server.thread.join(MAX_SECONDS)
+        assert not server.thread.is_alive()
+        assert (connection.recv(1), other.recv(1)) == (b"", b"")
 
 
 @pytest.mark.parametrize(("limit", "limit_per_address"), [(5, 10), (10, 5)])

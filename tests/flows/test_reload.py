@@ -5,7 +5,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 import httpx
@@ -49,6 +50,13 @@ def wait_for(condition: Callable[[], object], seconds: float = MAX_SECONDS) -> N
         time.sleep(0.05)
 
 
+def ask_once(service: ServiceSubprocess) -> int:
+    """Return the status of the answer to a request over a connection of its own."""
+    with closing(HTTPConnection("127.0.0.1", service.port, timeout=30)) as connection:
+        connection.request("GET", PATH, headers=dict(service.client.headers))
+        return connection.getresponse().status
+
+
 @contextmanager
 def ask_all_the_time(service: ServiceSubprocess, is_replaced: threading.Event, is_kept: bool) -> Iterator[Counter[str]]:
     """Send request after request, and count the answers by status and the failures by kind.
@@ -64,16 +72,9 @@ def ask_all_the_time(service: ServiceSubprocess, is_replaced: threading.Event, i
             while not stopping.is_set():
                 is_replaced.wait(PAUSE_SECONDS)
                 stopping.wait(SHORT_PAUSE_SECONDS)
-                send = (
-                    client.get
-                    if is_kept
-                    else lambda path: httpx.get(
-                        f"{service.client.base_url}{path}", headers=service.client.headers, timeout=30, verify=False
-                    )
-                )
                 try:
-                    counts[str(send(PATH).status_code)] += 1
-                except httpx.TransportError as error:
+                    counts[str(client.get(PATH).status_code if is_kept else ask_once(service))] += 1
+                except (httpx.TransportError, OSError, HTTPException) as error:
                     counts[type(error).__name__] += 1
 
     thread = threading.Thread(target=ask)

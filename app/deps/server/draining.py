@@ -6,6 +6,8 @@ from types import FrameType
 
 import uvicorn
 
+from app.deps.server.protocol import SHORT_IDLE_SECONDS, LimitedHttpProtocol
+
 CLOSE = (b"connection", b"close")
 MAX_DRAIN_SECONDS = 60.0
 """Then what is still open, such as a stream of events, ends as it does when the service is stopped."""
@@ -34,9 +36,15 @@ class DrainingServer(uvicorn.Server):
         return await super().on_tick(counter)
 
     def _stop_accepting(self) -> None:
-        """Accept no connection, and close each one after its next answer; idle ones close by themselves."""
+        """Accept no connection, and close each one after its next answer, or when it has been idle for a short time.
+
+        One that closed at once could meet a request on its way.
+        """
         self._accepts = False
         for server in self.servers:
             server.close()
         self.config.encoded_headers.append(CLOSE)  # of answers to requests that come later
         self.server_state.default_headers.append(CLOSE)  # of those that are being answered
+        for connection in self.server_state.connections:
+            if isinstance(connection, LimitedHttpProtocol):
+                connection.max_idle_seconds = SHORT_IDLE_SECONDS

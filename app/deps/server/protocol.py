@@ -25,8 +25,9 @@ MAX_HEADER_SECONDS = 10.0
 MAX_IDLE_SECONDS = 75
 """Between two requests: longer than common clients and proxies keep a connection (httpx 5 s, nginx 60 s). Whoever gives
 up first should be the client, whose next request might otherwise meet the end of the connection and be lost."""
-CROWDED_IDLE_SECONDS = 5.0
-"""Between two requests while half of the connections are in use that the service or an address may have."""
+SHORT_IDLE_SECONDS = 6.0
+"""Between two requests while half of the connections are in use that the service or an address may have, and while
+another process takes over from this one. httpx, which gives up after 5 s, is still the first."""
 MAX_PIPELINED_REQUESTS = 32
 MAX_REFUSED_SECONDS = 2.0
 MAX_REFUSED_BYTES = 2**20
@@ -56,6 +57,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self.register = register
         self.phase, self.phase_began_at = Phase.REQUEST, 0.0
+        self.max_idle_seconds: float = MAX_IDLE_SECONDS
         self.header_bytes = self.header_count = 0  # that were parsed, trailers included
         self.unparsed_bytes = 0  # received since the request began or since the last part of its body
         self.received_bytes = 0
@@ -201,7 +203,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def _find_max_idle_seconds(self) -> float:
         if self.cycle is None:
             return MAX_HEADER_SECONDS
-        return CROWDED_IDLE_SECONDS if self.register.is_half_full(self) else MAX_IDLE_SECONDS
+        return SHORT_IDLE_SECONDS if self.register.is_half_full(self) else self.max_idle_seconds
 
     def _enter(self, phase: Phase) -> None:
         self.phase, self.phase_began_at = phase, self.loop.time()
