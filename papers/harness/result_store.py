@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -134,7 +135,9 @@ def stamp() -> dict[str, str]:
     return {"date": datetime.now(UTC).date().isoformat(), "commit": _commit(), "machine": _machine()}
 
 
+@cache
 def _commit() -> str:
+    """Return the commit of the code that this process has loaded; what is committed later is not what runs."""
     here = Path(__file__).parent
     command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--exclude", "*"]
     try:
@@ -143,6 +146,7 @@ def _commit() -> str:
         return "unknown"
 
 
+@cache
 def _machine() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     model = next((text.split(":")[1].strip() for text in lines if text.startswith("model name")), platform.processor())
