@@ -1,4 +1,7 @@
-"""Look up rows that must exist. A row that the session may not see is answered like one that does not exist."""
+"""Look up rows that must exist. A row that the session may not see is answered like one that does not exist.
+
+So is a collection that is being deleted.
+"""
 
 from typing import Any, Literal
 
@@ -40,7 +43,7 @@ def get_collection(session: Session, collection_id: str, *, lock: bool = False) 
         collection = session.get(Collection, collection_id, with_for_update=True, populate_existing=True)
     else:
         collection = session.get(Collection, collection_id)
-    if collection is None:
+    if collection is None or collection.is_deleted:
         raise make_not_found("collection", collection_id)
     return collection
 
