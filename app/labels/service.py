@@ -128,8 +128,7 @@ def list_labels(
 
 def _iterate_conditions(label_filter: LabelFilter) -> Iterable[ColumnElement[bool]]:
     deleted = select(Face.pk).join(Collection, Collection.id == Face.collection_id).where(Collection.is_deleted)
-    yield Label.face_a.not_in(deleted)
-    yield Label.face_b.not_in(deleted)
+    yield from (face.not_in(deleted) for face in (Label.face_a, Label.face_b))
     if label_filter.task:
         yield Label.task == label_filter.task
     if label_filter.by:
