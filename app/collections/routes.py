@@ -51,7 +51,7 @@ def put_collection(
 @router.get("", summary="List collections", openapi_extra=READER | ROWS)
 def list_collections(session: ReadDep, limit: Limit = 100, next_token: NextToken = None) -> CollectionsOut:
     """Collections in the order of their ids."""
-    rows, token = read_page(session, Collection, Collection.id, limit, next_token)
+    rows, token = read_page(session, Collection, Collection.id, limit, next_token, ~Collection.is_deleted)
     return CollectionsOut(collections=service.describe_collections(session, rows), next_token=token)
 
 
@@ -70,5 +70,8 @@ def get_collection(collection: CollectionId, session: ReadDep) -> CollectionOut:
 )
 def delete_collection(collection: CollectionId, session: WriteDep, response: Response) -> None:
     """Deletes the collection, its faces, subjects, labels, embeddings and index entries. A job erases its files and all
-    other traces."""
+    other traces.
+
+    Nobody finds the collection from now on. The job also deletes the rows of a collection of more than 2,000 faces:
+    until they are gone, `PUT` on the same id answers 409."""
     response.headers["X-Erasure"] = f"/v1/erasures/{service.delete_collection(session, collection)}"

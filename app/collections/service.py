@@ -8,12 +8,10 @@ from sqlalchemy.orm import Session
 
 from app.collections.schemas import CollectionDescriptor, CollectionIn, CollectionOut, ExternalDescriptor
 from app.db.lookups import get_collection
-from app.db.session import large_cache
 from app.db.tables import BUILT_IN_TASK, Collection, Deployment, Face, Subject
 from app.errors import Conflict
-from app.galleries.erasures import record_erasure
+from app.galleries import deletion
 from app.galleries.external_descriptors import get_external
-from app.queue.jobs import cancel_jobs_of
 from app.resources import Resources
 from app.storage.recognisers.builtin_models import ensure_model, keep_model
 from app.storage.recognisers.catalogue import find_recogniser
@@ -28,7 +26,8 @@ def put_collection(
 
     A new collection is served by the recogniser in the body, or by the default one; one of imported vectors by the
     model that compares them as they are.
-    Raises Invalid if the recogniser is unknown, Conflict if it is not installed or the collection has another one.
+    Raises Invalid if the recogniser is unknown, Conflict if it is not installed, or if the collection has another one
+    or is being deleted.
     """
     external = None if body.descriptor is None else _keep_external_model(session, resources, body.descriptor)
     model = external or _find_model(session, resources, body.recogniser)
@@ -41,13 +40,22 @@ def put_collection(
                 session.add_all([collection, deployment])
             return collection, True
         except IntegrityError:  # another request has made it meanwhile
-            collection = get_collection(session, collection_id)
+            collection = session.get_one(Collection, collection_id)
+    if collection.is_deleted:
+        raise _describe_deletion(collection_id)
     if external is not None and collection.external_model != external:
         raise Conflict(f"the collection {collection_id!r} exists and has another descriptor; make another one")
     if body.recogniser is not None:
         _check_served_by(session, collection_id, body.recogniser, model)
     collection.description = body.description or collection.description
     return collection, False
+
+
+def _describe_deletion(collection_id: str) -> Conflict:
+    return Conflict(
+        f"the collection {collection_id!r} is being deleted, and its faces are still stored: create it again once they "
+        f"are gone. GET /v1/jobs?kind=erase&collection={collection_id} counts them"
+    )
 
 
 def _keep_external_model(session: Session, resources: Resources, descriptor: CollectionDescriptor) -> str:
@@ -78,18 +86,11 @@ def _check_served_by(session: Session, collection_id: str, recogniser: str, mode
 
 
 def delete_collection(session: Session, collection_id: str) -> str:
-    """Delete the rows of a collection in this transaction, and enqueue the job that erases everything else.
+    """Delete a collection, and cancel the jobs that work for it. Returns the id of the erasure. Raises NotFound.
 
-    The jobs that work for it are cancelled. Returns the id of the erasure. Raises NotFound.
+    A job deletes the rows of a large one, and erases everything else.
     """
-    collection = get_collection(session, collection_id, lock=True)
-    collection.change += 1
-    cancel_jobs_of(session, collection)
-    erasure, _ = record_erasure(session, collection, "collection", (Face.collection_id == collection_id,))
-    with large_cache(session):
-        session.delete(collection)
-        session.flush()
-    return erasure.id
+    return deletion.delete_collection(session, get_collection(session, collection_id, lock=True)).id
 
 
 def describe_collections(session: Session, collections: Sequence[Collection]) -> list[CollectionOut]:

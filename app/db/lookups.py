@@ -1,10 +1,14 @@
-"""Look up rows that must exist. A row that the session may not see is answered like one that does not exist."""
+"""Look up rows that must exist. A row that the session may not see is answered like one that does not exist.
+
+So is a collection that is being deleted.
+"""
 
 from typing import Any, Literal
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.db.tables import Base, Collection, Evaluation, Job, KeptSnapshot, Key, ModelRecord, Training
+from app.db.tables import Base, Collection, Evaluation, Face, Job, KeptSnapshot, Key, ModelRecord, Training
 from app.errors import NotFound
 
 Kind = Literal["job", "training", "evaluation", "model", "key", "snapshot"]
@@ -40,9 +44,18 @@ def get_collection(session: Session, collection_id: str, *, lock: bool = False) 
         collection = session.get(Collection, collection_id, with_for_update=True, populate_existing=True)
     else:
         collection = session.get(Collection, collection_id)
-    if collection is None:
+    if collection is None or collection.is_deleted:
         raise make_not_found("collection", collection_id)
     return collection
+
+
+def get_face(session: Session, collection_id: str, face_id: str) -> Face:
+    """Return a face. Raises NotFound."""
+    faces = select(Face).join(Collection, Collection.id == Face.collection_id).where(~Collection.is_deleted)
+    face = session.scalar(faces.where(Face.collection_id == collection_id, Face.face_id == face_id))
+    if face is None:
+        raise NotFound(f"no face {face_id!r} in collection {collection_id!r}")
+    return face
 
 
 def get_model(session: Session, model_id: str, *, lock: Literal["shared", "exclusive"] | None = None) -> ModelRecord:

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Path, Query, Response
 
-from app.db import examples
+from app.db import examples, lookups
 from app.db.field_types import MAX_INTEGER, NO_NUL, CollectionName, FaceName, Role, Source
 from app.deps import AuditDep, EngineDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep
 from app.deps.audit import audit_as
@@ -126,7 +126,7 @@ def list_faces(
 @router.get("/{collection}/faces/{face_id}", summary="Look at a face", openapi_extra=READER | COLLECTION)
 def get_face(collection: CollectionId, face_id: FaceId, session: ReadDep) -> FaceOut:
     """The face: its photo, its place in the photo, its quality and its subject."""
-    return service.describe_faces(session, [service.get_face(session, collection, face_id)])[0]
+    return service.describe_faces(session, [lookups.get_face(session, collection, face_id)])[0]
 
 
 @router.get(

@@ -7,7 +7,7 @@ from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
 from app.db.field_types import Role
-from app.db.lookups import get_collection, make_not_found
+from app.db.lookups import get_collection, get_face, make_not_found
 from app.db.session import reading, writing
 from app.db.tables import Collection, Face, Job, Subject
 from app.deps.paging import read_page
@@ -108,14 +108,6 @@ def describe_faces(session: Session, faces: list[Face]) -> list[FaceOut]:
     pks = {f.subject_pk for f in faces}
     subjects = {s.pk: s for s in session.scalars(select(Subject).where(Subject.pk.in_(pks - {None})))}
     return [FaceOut.of(f, subjects.get(f.subject_pk or 0)) for f in faces]
-
-
-def get_face(session: Session, collection: str, face_id: str) -> Face:
-    """Return the face. Raises NotFound."""
-    face = session.scalar(select(Face).where(Face.collection_id == collection, Face.face_id == face_id))
-    if face is None:
-        raise NotFound(f"no face {face_id!r} in collection {collection!r}")
-    return face
 
 
 def read_crop(session: Session, blobs: Blobs, collection: str, face_id: str, kind: CropKind) -> bytes:

@@ -1,4 +1,4 @@
-"""Write down what a deletion erases, in the transaction that deletes the rows. A job then erases everything else."""
+"""Write down what a deletion erases, before the rows are deleted. A job then erases everything else."""
 
 import base64
 from collections.abc import Iterator
@@ -35,8 +35,17 @@ def record_erasure(
     target: face, subject or collection; subject: the one that is deleted with them
     The collection's change must be raised already. Returns the row, and the id of the job that completes the erasure.
     """
-    faces = session.scalars(_select_fingerprinted(chosen)).all()
-    people = [subject] if subject else _read_subjects(session, faces) if target == "collection" else []
+    erasure, job = start_erasure(session, collection, target, chosen)
+    erasure.targets = describe_targets(session, erasure, chosen, subject)
+    erasure.contents = {"removed": count_rows(session, chosen)}
+    session.flush()
+    return erasure, job
+
+
+def start_erasure(
+    session: Session, collection: Collection, target: str, chosen: tuple[ColumnElement[bool], ...]
+) -> tuple[Erasure, str]:
+    """Like `record_erasure`, but name and count nothing yet: this can take a second."""
     first_change = session.scalar(select(func.min(Face.change)).where(*chosen))
     erasure = Erasure(
         collection_id=collection.id,
@@ -44,23 +53,29 @@ def record_erasure(
         target=target,
         change=collection.change,
         first_change=collection.change if first_change is None else first_change,
-        targets=_list_ids(session, target, chosen)
-        | {
-            "files": [[face.image_id, face.number] for face in faces],
-            "subject": subject.id if subject else None,
-            "subject_pk": subject.pk if subject else None,
-            "names": sorted(
-                list_names(session, collection.id, chosen, target == "collection") | _name_subject(subject)
-            ),
-            "texts": sorted(set(_iterate_texts(session, faces, people))),
-            "vectors": _read_vector_starts(session, faces),
-        },
-        contents={"removed": _count_rows(session, chosen)},
+        targets={"faces": [], "subject": None, "names": []},
     )
     session.add(erasure)
     session.flush()
     message = Erase(collection=collection.id, whole=target == "collection", erasure=erasure.id)
     return erasure, enqueue(session, message).id
+
+
+def describe_targets(
+    session: Session, erasure: Erasure, chosen: tuple[ColumnElement[bool], ...], subject: Subject | None = None
+) -> dict[str, Any]:
+    """Return what is erased with the faces that meet these conditions, in plain."""
+    is_whole = erasure.target == "collection"
+    faces = session.scalars(_select_fingerprinted(chosen)).all()
+    people = [subject] if subject else _read_subjects(session, faces) if is_whole else []
+    return _list_ids(session, erasure.target, chosen) | {
+        "files": [[face.image_id, face.number] for face in faces],
+        "subject": subject.id if subject else None,
+        "subject_pk": subject.pk if subject else None,
+        "names": sorted(list_names(session, erasure.collection_id, chosen, is_whole) | _name_subject(subject)),
+        "texts": sorted(set(_iterate_texts(session, faces, people))),
+        "vectors": _read_vector_starts(session, faces),
+    }
 
 
 def _select_fingerprinted(chosen: tuple[ColumnElement[bool], ...]) -> Select[Face]:
@@ -75,7 +90,8 @@ def _list_ids(session: Session, target: str, chosen: tuple[ColumnElement[bool], 
     return {"faces": [row.face_id for row in rows], "images": sorted({row.image_id for row in rows})}
 
 
-def _count_rows(session: Session, chosen: tuple[ColumnElement[bool], ...]) -> dict[str, int]:
+def count_rows(session: Session, chosen: tuple[ColumnElement[bool], ...]) -> dict[str, int]:
+    """Count the faces that meet these conditions, and the rows that are deleted with them."""
     pks = select(Face.pk).where(*chosen)
     counts = {
         "faces": select(func.count()).select_from(Face).where(*chosen),

@@ -138,6 +138,8 @@ class RequestCounts(Collector):
 
     def _count_faces(self) -> list[tuple[object, ...]]:
         counts = select(Face.collection_id, Face.role, func.count()).group_by(Face.collection_id, Face.role)
+        deleted = select(Collection.id).where(Collection.is_deleted)
+        counts = counts.where(Face.collection_id.not_in(deleted))
         return [tuple(row) for row in self.session.execute(counts) if self._may_see(row[0])]
 
     def _list_damaged(self) -> list[tuple[object, ...]]:

@@ -4,10 +4,8 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations, product
 
 import numpy as np
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.db.tables import Face
 from app.deps.caller import Caller
 from app.errors import Invalid
 from app.labels import service
@@ -56,10 +54,10 @@ def _iterate_labels(answer: ClusterAnswerIn) -> Iterable[LabelIn]:
 def _find_contradictions(session: Session, labels: Sequence[LabelIn], by: str) -> list[Contradiction]:
     """List the labels that the consensus of all other labels, or what follows from it, decides otherwise."""
     face_ids = {face for label in labels for face in (label.face_a, label.face_b)}
-    rows = session.execute(select(Face.face_id, Face.pk, Face.collection_id).where(Face.face_id.in_(face_ids))).all()
-    pk_of = {face_id: pk for face_id, pk, _ in rows}
+    faces_by_id = service.read_faces(session, sorted(face_ids))
+    pk_of = {face_id: face.pk for face_id, face in faces_by_id.items()}
     known = [label for label in labels if label.face_a in pk_of and label.face_b in pk_of]
-    collections = {collection for _, _, collection in rows}
+    collections = {face.collection for face in faces_by_id.values()}
     if not known:
         return []
     pairs = np.array([(pk_of[label.face_a], pk_of[label.face_b]) for label in known], np.int64)

@@ -36,9 +36,9 @@ def add_labels(
     Raises Invalid if no label is valid.
     """
     face_ids = sorted({f for _, label in labels for f in (label.face_a, label.face_b)})
-    collections = {face.collection for face in _read_faces(session, face_ids).values()}
+    collections = {face.collection for face in read_faces(session, face_ids).values()}
     change_collections(session, collections, is_addition=True)
-    faces = _read_faces(session, face_ids)
+    faces = read_faces(session, face_ids)
     tasks = dict(session.execute(select(Task.name, Task.enabled)).all())
     refused, rows = Refusals(), []
     for index, label in labels:
@@ -56,11 +56,13 @@ def add_labels(
     return AddedOut(accepted=len(rows), refused=refused.listed, refused_count=refused.count)
 
 
-def _read_faces(session: Session, face_ids: Sequence[str]) -> dict[str, LabelledFace]:
+def read_faces(session: Session, face_ids: Sequence[str]) -> dict[str, LabelledFace]:
+    """Return face id -> face, of those that exist. The faces of a collection that is being deleted do not."""
     by_id = {}
+    rows = select(Face.face_id, Face.pk, Face.collection_id).join(Collection, Collection.id == Face.collection_id)
     for start in range(0, len(face_ids), ROWS_PER_STATEMENT):
         chunk = Face.face_id.in_(select_ids(session, face_ids[start : start + ROWS_PER_STATEMENT]))
-        for face_id, pk, collection in session.execute(select(Face.face_id, Face.pk, Face.collection_id).where(chunk)):
+        for face_id, pk, collection in session.execute(rows.where(chunk, ~Collection.is_deleted)):
             by_id[face_id] = LabelledFace(pk, collection)
     return by_id
 
@@ -125,6 +127,8 @@ def list_labels(
 
 
 def _iterate_conditions(label_filter: LabelFilter) -> Iterable[ColumnElement[bool]]:
+    deleted = select(Face.pk).join(Collection, Collection.id == Face.collection_id).where(Collection.is_deleted)
+    yield from (face.not_in(deleted) for face in (Label.face_a, Label.face_b))
     if label_filter.task:
         yield Label.task == label_filter.task
     if label_filter.by:

@@ -6,7 +6,7 @@ from sqlalchemy import ColumnElement, exists, select, union, update
 from sqlalchemy.orm import Session, aliased
 
 from app.db.id_lists import select_ids
-from app.db.tables import Face, Label, now
+from app.db.tables import Collection, Face, Label, now
 from app.galleries.label_consensus import decide_consensus, read_collection_votes, read_rule
 from app.labels import service
 from app.labels.schemas import ChangedPair, WithdrawnOut
@@ -24,7 +24,9 @@ def withdraw_labels(session: Session, by: str) -> WithdrawnOut:
     """
     own: tuple[ColumnElement[bool], ...] = (Label.by == by, Label.withdrawn_at.is_(None))
     ends = union(*(select(face).where(*own) for face in (Label.face_a, Label.face_b))).subquery()
-    chosen = session.scalars(select(Face.collection_id).join(ends, ends.c[0] == Face.pk).distinct()).all()
+    collections = select(Face.collection_id).join(ends, ends.c[0] == Face.pk).distinct()
+    collections = collections.join(Collection, Collection.id == Face.collection_id).where(~Collection.is_deleted)
+    chosen = session.scalars(collections).all()
     service.change_collections(session, chosen, is_addition=False)
     if not chosen:
         return WithdrawnOut(withdrawn=0, changed=0, pairs=[])

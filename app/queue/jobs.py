@@ -55,7 +55,7 @@ def _read_creation_times(session: Session, collections: Sequence[str]) -> dict[s
     """Return collection -> when it was created, NEVER for one that does not exist."""
     if not collections:
         return {}
-    chosen = select(Collection.id, Collection.created_at).where(Collection.id.in_(collections))
+    chosen = select(Collection.id, Collection.created_at).where(Collection.id.in_(collections), ~Collection.is_deleted)
     created_at = dict(session.execute(chosen, execution_options=ALL_ROWS).all())
     return {name: created_at.get(name, NEVER) for name in dict.fromkeys(collections)}
 

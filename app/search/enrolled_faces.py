@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from app.db.id_lists import select_ids, select_ids_parameter
 from app.db.immediate import require_session
+from app.db.lookups import get_face
 from app.db.statement_limits import StatementTooSlow, limit_statements
 from app.db.tables import Collection, Embedding, Face, Subject, now
 from app.errors import Busy, Invalid, NotFound
@@ -99,14 +100,6 @@ def _wait_for_turn() -> Iterator[None]:
         yield
     finally:
         FILTER_TURNS.release()
-
-
-def get_face(session: Session, collection: str, face_id: str) -> Face:
-    """Return the face. Raises NotFound."""
-    face = session.scalar(select(Face).where(Face.collection_id == collection, Face.face_id == face_id))
-    if face is None:
-        raise NotFound(f"no face {face_id!r} in collection {collection!r}")
-    return face
 
 
 def get_usable_face(session: Session, collection: str, face_id: str) -> EnrolledFace:

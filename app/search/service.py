@@ -214,7 +214,7 @@ def _choose_collection(session: Session, params: VerifyParams) -> str:
     """Return the collection that was named, or the only one that the caller may use. Raises Invalid."""
     if params.collection is not None:
         return params.collection
-    collections = session.scalars(select(Collection.id).limit(2)).all()
+    collections = session.scalars(select(Collection.id).where(~Collection.is_deleted).limit(2)).all()
     if len(collections) != 1:
         raise Invalid("name the collection whose model and thresholds to use: ?collection=")
     return collections[0]

@@ -66,7 +66,8 @@ class Reporter:
                 session.execute(
                     delete(Follower).where(is_own, Follower.collection_id == collection, Follower.task == task)
                 )
-            existing = set(session.scalars(select(Collection.id).where(Collection.id.in_({c for c, _ in changed}))))
+            is_living = (Collection.id.in_({c for c, _ in changed}), ~Collection.is_deleted)
+            existing = set(session.scalars(select(Collection.id).where(*is_living)))
             for (collection, task), (model_id, change, vectors) in changed.items():
                 if collection in existing:
                     row = Follower(process=self.process, collection_id=collection, task=task, model_id=model_id)

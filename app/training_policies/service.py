@@ -95,7 +95,8 @@ def _is_seen(session: Session, policy: TrainingPolicy) -> bool:
     fields = training_policy.read_fields(policy)
     collections = {source.collection for source in fields.sources} - {None}
     models = {fields.start_from} - {None, SERVING}
-    return all(session.get(Collection, name) for name in collections) and all(
+    rows = [session.get(Collection, name) for name in collections]
+    return all(row is not None and not row.is_deleted for row in rows) and all(
         session.get(ModelRecord, name) for name in models
     )
 

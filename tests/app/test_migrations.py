@@ -56,7 +56,8 @@ def test_an_upgrade_keeps_every_row(old: str) -> None:
         assert fpir == pytest.approx(0.01)
         assert label_policy == "list"
         assert measurements in ('{"m": {"cells": 4}}', {"m": {"cells": 4}})
-        assert connection.execute(text("select change, label_change from collections")).all() == [(7, 0)]
+        collections = "select change, label_change, is_deleted from collections"
+        assert connection.execute(text(collections)).all() == [(7, 0, False)]
         models = connection.execute(text("select id, training_id from models order by id")).all()
         assert models == [("m", "t"), ("n", None)]
         embeddings = connection.execute(text("select model_id, task, face_pk, vector from embeddings")).all()

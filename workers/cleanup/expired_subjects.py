@@ -5,7 +5,7 @@ import logging
 from sqlalchemy import select
 
 from app.db.session import reading, writing
-from app.db.tables import Subject, now
+from app.db.tables import Collection, Subject, now
 from app.galleries.retention import has_expired
 from app.galleries.subjects import erase_subject
 from app.publishing.pointers import lock_collection
@@ -19,7 +19,8 @@ def erase_expired_subjects(context: JobContext) -> int:
     """Erase each expired subject in a transaction of its own, and return their number. Raises Interrupted."""
     resources = context.resources
     with reading(resources.database) as session:
-        expired = session.execute(select(Subject.collection_id, Subject.pk).where(has_expired(now()))).all()
+        subjects = select(Subject.collection_id, Subject.pk).join(Collection, Collection.id == Subject.collection_id)
+        expired = session.execute(subjects.where(has_expired(now()), ~Collection.is_deleted)).all()
     erased = 0
     for collection, pk in expired:
         context.check()

@@ -51,9 +51,10 @@ def _list_live(resources: Resources) -> set[str]:
 def _list_unfinished(resources: Resources) -> set[str]:
     """List the collections that have no deployment, as all others do, and those that have files and no row."""
     with reading(resources.database) as session:
-        collections = set(session.scalars(select(Collection.id)))
+        collections = dict(session.execute(select(Collection.id, Collection.is_deleted)).all())
         served = set(session.scalars(select(Deployment.collection_id)))
-    return (collections | set(resources.blobs.collections())) - served
+    deleted = {name for name, is_deleted in collections.items() if is_deleted}
+    return (collections.keys() | set(resources.blobs.collections())) - served - deleted
 
 
 def _list_locked(home: Path) -> set[str]:

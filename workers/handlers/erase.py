@@ -1,4 +1,4 @@
-"""Erase what the deletion of a face, a subject or a collection has left. Their rows are gone already."""
+"""Erase what the deletion of a face, a subject or a collection has left: of a large collection, its rows first."""
 
 from typing import Any
 
@@ -10,6 +10,7 @@ from app.galleries.erasures import FINAL, PENDING
 from app.queue.messages import Erase
 from workers.cleanup.stored_files import remove_collection_files, remove_late_files, remove_photo_files
 from workers.context import JobContext, Later
+from workers.erasing.collection_rows import delete_rows
 from workers.erasing.completion import complete_erasures
 from workers.erasing.erased_files import remove_erased_files
 
@@ -39,7 +40,7 @@ def _erase(erasure_id: str, context: JobContext) -> int:
     if erasure is None:
         return 0
     if erasure.state == PENDING and "removed_files" not in erasure.targets:
-        remove_erased_files(context, erasure)
+        remove_erased_files(context, delete_rows(context, erasure) if erasure.target == "collection" else erasure)
         raise Later(FIRST_DELAY_SECONDS)
     if erasure.state != FINAL and _is_oldest(context, erasure_id):
         complete_erasures(context)

@@ -26,7 +26,7 @@ def sweep_all(message: Sweep, context: JobContext) -> dict[str, Any]:
     """
     resources = context.resources
     with reading(resources.database) as session:
-        collections = set(session.scalars(select(Collection.id)))
+        collections = set(session.scalars(select(Collection.id).where(~Collection.is_deleted)))
     result = {
         "subjects": erase_expired_subjects(context),
         "rows": remove_old_rows(resources),

@@ -3,7 +3,7 @@
 import uuid
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, Index, String, UniqueConstraint
+from sqlalchemy import BigInteger, ForeignKey, Index, String, UniqueConstraint, false
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.db.tables.base import Base, BigId, MetadataColumn, now
@@ -17,6 +17,7 @@ class Collection(Base):
     label_reread_change: the last of these changes but for added labels: all labels have to be read anew after it
     external_model: the built-in model whose embeddings are the imported vectors; None: faces come from photos. See
         docs/decisions/0037-imported-vectors.md
+    is_deleted: its deletion was accepted: nobody finds it any more, and a job deletes its rows
     """
 
     __tablename__ = "collections"
@@ -26,6 +27,7 @@ class Collection(Base):
     label_change: Mapped[int] = mapped_column(BigInteger, default=0)
     label_reread_change: Mapped[int] = mapped_column(BigInteger, default=0)
     external_model: Mapped[str | None] = mapped_column(String(64))
+    is_deleted: Mapped[bool] = mapped_column(default=False, server_default=false())
     created_at: Mapped[float] = mapped_column(default=now)
 
     def have_labels_reread(self) -> None:

@@ -191,7 +191,7 @@ def _is_free(resources: Resources, stored: StoredResponse) -> bool:
 def _was_deleted(session: Session, stored: StoredResponse) -> bool:
     """Whether the collection of a request is not there any more; one of the same name may have been made since."""
     collection = session.get(Collection, stored.collection)
-    return collection is None or collection.created_at > stored.created_at
+    return collection is None or collection.is_deleted or collection.created_at > stored.created_at
 
 
 def _store_response(resources: Resources, reserved: ReservedAnswer, values: dict[str, Any] | None) -> None:
