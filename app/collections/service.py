@@ -40,8 +40,8 @@ def put_collection(
                 session.add_all([collection, deployment])
             return collection, True
         except IntegrityError:  # another request has made it meanwhile
-            collection = session.get_one(Collection, collection_id)
-    if collection.is_deleted:
+            collection = session.get(Collection, collection_id)
+    if collection is None or collection.is_deleted:
         raise _describe_deletion(collection_id)
     if external is not None and collection.external_model != external:
         raise Conflict(f"the collection {collection_id!r} exists and has another descriptor; make another one")

@@ -1,7 +1,12 @@
 """Give back the pages of deleted rows, so that the files of a database hold nothing of them."""
 
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from sqlalchemy import Engine, text
 
+from app.db.failures import describe_failure
 from app.db.session import BUSY_TIMEOUT_MS
 
 CHECKPOINT_TIMEOUT_MS = 300
@@ -36,27 +41,32 @@ def rewrite_database(database: Engine) -> bool:
 
 def _truncate_log(database: Engine) -> bool:
     """Move the write-ahead log into the database and cut it to zero bytes. Returns False if it is in use."""
-    connection = database.raw_connection()
-    try:
-        cursor = connection.cursor()
+    with _open_cursor(database) as cursor:
         cursor.execute(f"PRAGMA busy_timeout={CHECKPOINT_TIMEOUT_MS}")
         try:
             is_busy, *_ = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         finally:
             cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
         return not is_busy
-    finally:
-        connection.close()
 
 
 def _run_alone(database: Engine, statement: str) -> None:
     """Run a statement outside of a transaction, as VACUUM demands."""
     if database.dialect.name == "sqlite":
-        connection = database.raw_connection()
-        try:
-            connection.cursor().execute(statement)
-        finally:
-            connection.close()
+        with _open_cursor(database) as cursor:
+            cursor.execute(statement)
         return
     with database.connect().execution_options(isolation_level="AUTOCOMMIT") as opened:
         opened.execute(text(statement))
+
+
+@contextmanager
+def _open_cursor(database: Engine) -> Iterator[sqlite3.Cursor]:
+    """Yield a cursor of SQLite outside of a transaction. Raises Busy for any OperationalError."""
+    connection = database.raw_connection()
+    try:
+        yield connection.cursor()  # type: ignore[misc]
+    except sqlite3.OperationalError as error:
+        raise describe_failure(error) from error
+    finally:
+        connection.close()
