@@ -94,6 +94,7 @@ ML_ERRORS: dict[type[ml.LikenessError], tuple[int, str]] = {
     ml.NotLinear: (409, "NotExplainable"),
     ml.TooFewPairs: (409, "TooFewLabels"),
     ml.CannotGoOn: (409, "CannotGoOn"),
+    ml.FitFailed: (409, "FitFailed"),
     ml.CannotDescribe: (409, "ExternalDescriptor"),
     ml.Corrupt: (503, "ModelUnavailable"),
     ml.Unavailable: (409, "NotInstalled"),

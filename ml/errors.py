@@ -9,12 +9,13 @@ LikenessError
 ├── NotLinear             a distance that cannot be split exactly into contributions
 ├── CannotGoOn            a training cannot continue from that embedder
 ├── CannotDescribe        a photo for a descriptor whose vectors are imported
+├── FitFailed             a fit's numbers overflow or its equations have no solution
 ├── TooFewPairs           a fit needs more labels; says how many are missing
 ├── Corrupt               a stored file is missing, truncated or altered
 └── Unavailable           an optional file or library is missing; says how to get it
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
 class LikenessError(Exception):
@@ -64,6 +65,15 @@ class TooFewPairs(LikenessError):
 
 class CannotGoOn(LikenessError):
     """A training cannot continue from what that embedder has learned."""
+
+
+class FitFailed(LikenessError):
+    """The numbers of a fit overflow, its equations have no solution, or its arrays are empty or too large."""
+
+    def __init__(self, method: str, changed: Mapping[str, object], reason: str) -> None:
+        options = ", ".join(f"{name} = {value}" for name, value in changed.items())
+        cause = f"choose values nearer to the defaults than {options}" if changed else "scale the descriptors"
+        super().__init__(f"{method} cannot be fitted to these data with these options; {cause} ({reason})")
 
 
 class CannotDescribe(LikenessError):

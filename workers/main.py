@@ -24,6 +24,7 @@ from app.queue.messages import Message
 from app.resources import Resources, open_resources
 from app.startup import exit_with_reason
 from app.threads import set_threads
+from ml.errors import FitFailed
 from workers.context import Interrupted, JobContext, Later
 from workers.handlers import HANDLERS
 from workers.schedule import Schedule
@@ -176,7 +177,7 @@ class Worker:
     def end_failed(self, job_id: str, error: Exception) -> None:
         """End the job with the problem that the error stands for."""
         body = describe_problem(error, job_id)
-        if body["status"] == 500:
+        if body["status"] == 500 or isinstance(error, FitFailed):
             log.exception("job.failed job_id=%s", job_id)
         self._end(job_id, "failed", problem=body)
 

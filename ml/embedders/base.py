@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from ml.distances import EUCLIDEAN, Distance
-from ml.errors import CannotGoOn, Corrupt, NotFinite, NotFitted, WrongShape
+from ml.errors import CannotGoOn, Corrupt, FitFailed, NotFinite, NotFitted, WrongShape
 from ml.files import parse_json
 from ml.metric_learning.hinge.projection_parts import ProjectionParts
 from ml.options import flatten_options, from_options, list_options, option, use_current_names
@@ -100,6 +100,10 @@ class Maps:
             np.zeros((1, rows.shape[1]), np.float32) if offset is None else offset[None],
             np.ones((len(rows), 1), np.float32) if scale is None else scale[:, None],
         )
+
+
+NUMERICAL_ERRORS = (ArithmeticError, MemoryError, RuntimeError, ValueError)
+"""What NumPy and torch raise for numbers that overflow, singular matrices, and arrays that are empty or too large."""
 
 
 @dataclass
@@ -190,15 +194,26 @@ class Embedder(ABC):
         """Fit to a training set and return the embedder itself.
 
         The same data, options and seed give the same result on the same processor with the same number of threads.
-        Raises TooFewPairs, NotFinite, WrongShape, and CannotGoOn if it starts from a model of other descriptors.
+        Raises TooFewPairs, NotFinite, WrongShape, FitFailed, and CannotGoOn if it starts from a model of other
+        descriptors.
         """
         self._check(data)
         self.tasks = tuple(t.task for t in data.tasks) or ("identity",)
-        self._fit(data, progress)
+        try:
+            self._fit(data, progress)
+        except NUMERICAL_ERRORS as error:
+            raise self._describe_failure(str(error)) from error
+        if not all(np.isfinite(array).all() for array in self.learned.values() if array.dtype.kind == "f"):
+            raise self._describe_failure("it learned NaN or infinity")
         # a transposed array is multiplied in another order, so it would not embed bit for bit like its saved copy
         self.learned = {name: np.asarray(array, order="C") for name, array in self.learned.items()}
         self.start_model = None
         return self
+
+    def _describe_failure(self, reason: str) -> FitFailed:
+        defaults = self.from_options().options()
+        changed = {name: value for name, value in self.options().items() if value != defaults[name]}
+        return FitFailed(type(self).__name__, changed, reason)
 
     def _check(self, data: TrainingSet) -> None:
         if data.rows.ndim != 2 or data.rows.dtype != np.float32:

@@ -41,6 +41,7 @@ OF_JOBS = {
     "TooMuchMemory",
     "TookTooLong",
     "CannotGoOn",
+    "FitFailed",
     "FacesFailed",
     "PartFailed",
     "TooManyDamaged",

@@ -1,5 +1,6 @@
 """The contract of embedders, tested on every one."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 
 from ml.embedders.base import Embedder, TrainingSet
 from ml.embedders.wpca import Wpca
-from ml.errors import Corrupt, NotFinite, NotFitted, TooFewPairs, WrongShape
+from ml.errors import Corrupt, FitFailed, NotFinite, NotFitted, TooFewPairs, WrongShape
 from ml.registry import build, list_options, names
 from tests.ml.synthetic_people import identity, people
 
@@ -183,3 +184,21 @@ def test_a_truncated_file_is_refused(name: str, fitted: dict[str, Embedder], tmp
 def test_a_misspelt_option_is_an_error(name: str) -> None:
     with pytest.raises(TypeError, match="dims"):
         build("embedders", name, dims=5)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("ldml", {"spherical": 1e308}),
+        ("sml", {"dropout": 1.0}),
+        ("sml", {"prior": 1e308}),
+        ("stml", {"rate": 1e308}),
+        ("subsml", {"pull": 0.0}),
+    ],
+)
+def test_a_fit_whose_numbers_overflow_names_the_options(
+    name: str, options: dict[str, float], data: TrainingSet
+) -> None:
+    [(option, value)] = options.items()
+    with pytest.raises(FitFailed, match=f"{option} = {re.escape(str(value))}"):
+        small(name, **options).fit(data)
