@@ -1,11 +1,12 @@
 """Describe and change deployments."""
 
+import numpy as np
 from fastapi import Response
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.db.lookups import get_collection
-from app.db.tables import POINTERS, Deployment, Job, StoredCompensation
+from app.db.tables import POINTERS, Deployment, Embedding, Job, StoredCompensation
 from app.deployments.schemas import (
     ChallengerIn,
     CompareIn,
@@ -27,7 +28,7 @@ from app.queue.jobs import enqueue
 from app.queue.messages import Compare, Publish
 from app.serving.compensation import renewal
 from app.storage.model_cache import ModelStore
-from ml.compensation import MAX_SPREAD_DIM, limit_sources
+from ml.compensation import NO_SOURCE, limit_sources
 
 MAX_LISTED_SOURCES = 1_000
 
@@ -84,14 +85,22 @@ def _describe_sources(session: Session, deployment: Deployment) -> list[SourceOu
     counts = renewal.count_faces(session, deployment.collection_id, MAX_LISTED_SOURCES)
     stored = session.get(StoredCompensation, (deployment.collection_id, deployment.task, deployment.champion))
     decisions = stored.decisions if stored else {}
-    is_full = len(decisions) >= limit_sources(MAX_SPREAD_DIM)
-    smallest_measured = min((decision["faces"] for decision in decisions.values()), default=0) if is_full else 0
+    measured = [decision["faces"] for source, decision in decisions.items() if source != NO_SOURCE]
+    is_full = bool(measured) and len(measured) >= limit_sources(_get_embedding_dim(session, deployment))
+    smallest_measured = min(measured) if is_full else 0
     return [
         SourceOut.of(
             source, faces, decisions.get(source, {"reason": "too many sources"} if faces <= smallest_measured else None)
         )
         for source, (faces, _) in sorted(counts.items())
     ]
+
+
+def _get_embedding_dim(session: Session, deployment: Deployment) -> int:
+    """Return how many numbers the champion's embeddings have, by one that is stored; 1 if none is."""
+    of_champion = Embedding.model_id == deployment.champion, Embedding.task == deployment.task
+    vector_bytes = session.scalar(select(func.length(Embedding.vector)).where(*of_champion).limit(1))
+    return max(1, (vector_bytes or 0) // np.dtype(np.float32).itemsize)
 
 
 def publish_model(

@@ -29,7 +29,7 @@ class VersionedPath(DeploymentPath):
     @property
     def version(self) -> int | None:
         """The expected version, None meaning any. Raises Invalid if If-Match is not an ETag of a deployment."""
-        tag = (self.if_match or "*").strip().removeprefix("W/").strip('"')
+        tag = ("*" if self.if_match is None else self.if_match).strip().removeprefix("W/").strip('"')
         if tag == "*":
             return None
         if not tag.isdigit():

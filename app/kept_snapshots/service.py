@@ -20,6 +20,8 @@ from app.snapshots.store import delete_folder, list_folders_of
 from app.storage.audit_log.notes import note_audited
 
 ALL_SNAPSHOTS = {"all_rows": True}
+COUNT_LOCK = 5643873
+"""Number of the advisory lock on PostgreSQL under which snapshots are counted and added."""
 
 
 def start_snapshot(
@@ -42,7 +44,12 @@ def start_snapshot(
 
 
 def _check_count(session: Session, limit: int) -> None:
-    """Check that another snapshot may be kept, those of other collections counted. Raises Conflict."""
+    """Check that another snapshot may be kept, those of other collections counted. Raises Conflict.
+
+    On PostgreSQL, one transaction at a time counts and adds its own; on SQLite, there is one writer anyway.
+    """
+    if session.get_bind().dialect.name == "postgresql":
+        session.execute(select(func.pg_advisory_xact_lock(COUNT_LOCK)))
     is_live = select(Job.id).where(Job.id == KeptSnapshot.job_id, Job.state.in_(LIVE_STATES)).exists()
     kept = select(func.count()).select_from(KeptSnapshot).where(or_(KeptSnapshot.finished_at.is_not(None), is_live))
     if (session.scalar(kept, execution_options=ALL_SNAPSHOTS) or 0) >= limit:

@@ -137,6 +137,10 @@ def test_a_stale_etag_is_refused(service: Service) -> None:
     current = {"If-Match": f'"{before["version"]}"'}
     assert service.client.patch(BASE, json={"default_fpir": 0.05}, headers=current).json()["default_fpir"] == 0.05
     assert service.client.post(f"{BASE}:rollback", headers={"If-Match": "soon"}).status_code == 422
+    for empty in ("", '""'):
+        refused = service.client.patch(BASE, json={"default_fpir": 0.1}, headers={"If-Match": empty})
+        assert (refused.status_code, "must be the ETag" in refused.json()["detail"]) == (422, True)
+    assert service.client.get(BASE).json()["default_fpir"] == 0.05
     assert publish(service, "m1", headers={"If-Match": '"1"'})["result"]["model"] == "m1"
 
 

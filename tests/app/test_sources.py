@@ -230,6 +230,21 @@ def test_only_the_largest_sources_are_measured(gallery: GalleryWriter, monkeypat
     assert [one.source for one in sources if one.reason == "too many sources"] == [f"s{i}" for i in range(1, 7)]
 
 
+def test_a_new_source_waits_where_more_can_be_measured(gallery: GalleryWriter) -> None:
+    """How many are measured depends on how many numbers the embeddings have: 32 of 512, 100 of 24."""
+    measured = [f"s{number}" for number in range(99)]
+    set_source(gallery, gallery.pks[:1], "new")
+    with writing(gallery.resources.database) as session:
+        decisions = {source: {"is_on": False, "reason": "few faces", "faces": 2, "shift": 0.0} for source in measured}
+        decisions[""] = {"is_on": False, "reason": "reference", "faces": 100, "shift": 0.0}
+        session.add(
+            StoredCompensation(collection_id="staff", task="identity", model_id=MODEL.id, data=b"", decisions=decisions)
+        )
+    with reading(gallery.resources.database) as session:
+        sources = list_deployments(session, gallery.resources.models, "staff")[0].sources
+    assert [one.reason for one in sources if one.source == "new"] == ["not measured yet"]
+
+
 def test_sources_over_http(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """Searches state their source, and the deployment says which sources there are and why they are compensated for."""
     monkeypatch.setattr("app.serving.compensation.schedule.MIN_INTERVAL_SECONDS", 0.0)

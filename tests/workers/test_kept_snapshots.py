@@ -2,13 +2,17 @@
 
 import shutil
 import tarfile
+import threading
+import time
 from collections import namedtuple
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from fastapi import Response
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 from typer.testing import CliRunner
@@ -16,8 +20,11 @@ from typer.testing import CliRunner
 from app.cli.main import app
 from app.db.session import reading, writing
 from app.db.tables import Collection, Erasure, Face, Job, KeptSnapshot, Subject, TrainingPolicy, now
+from app.deps.caller import Caller
 from app.errors import Busy, Conflict, Invalid
 from app.galleries.erased_names import ErasedNames
+from app.kept_snapshots.schemas import SnapshotIn
+from app.kept_snapshots.service import start_snapshot
 from app.queue import jobs
 from app.queue.messages import ExamineGallery, RestoreSnapshot, TakeSnapshot
 from app.resources import Resources
@@ -451,6 +458,26 @@ def test_a_collection_that_is_deleted_during_its_restore_stays_deleted(staff: Re
         faces = select(Face.pk).where(Face.collection_id == "copy")
         assert (described, session.scalars(faces).all()) == (["another"] if made_again else [], [])
     assert made_again or list(staff.blobs.names("copy")) == []
+
+
+def test_requests_that_come_at_once_keep_no_more_snapshots(resources: Resources) -> None:
+    with writing(resources.database) as session:
+        session.add_all([KeptSnapshot(id=f"k{n}", finished_at=1.0) for n in range(9)])
+    all_started = threading.Barrier(6)
+
+    def start() -> bool:
+        all_started.wait()
+        try:
+            with writing(resources.database) as session:
+                start_snapshot(session, resources.settings, SnapshotIn(), Caller("k", "admin"), Response())
+                time.sleep(0.1)  # so that the others count before this is committed, if they can
+        except Conflict:
+            return False
+        return True
+
+    with ThreadPoolExecutor(6) as threads:
+        started = [threads.submit(start) for _ in range(6)]
+    assert sum(one.result() for one in started) == 1
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
