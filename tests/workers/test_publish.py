@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import event, func, select
 
 from app.db.session import reading, writing
 from app.db.tables import Collection, Deployment, Embedding, Face, Follower, Job, Task, now
@@ -121,6 +121,28 @@ def test_embeddings_of_an_earlier_run_are_kept(resources: Resources) -> None:
         stored = {row.face_pk: row.vector for row in rows}
     assert [stored[f.pk] for f in faces[:5]] == [row.tobytes() for row in marked]
     assert len(stored) == 12
+
+
+@on_sqlite
+def test_the_time_of_a_batch_does_not_grow_with_the_collection(
+    resources: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite sorts all faces each time when they are listed: once at first, and once for those that came meanwhile."""
+    enrol(resources, "c", range(4), shots=2)
+    model = keep(resources, make_model("m1"))
+    _, row = job(resources, model.id)
+    monkeypatch.setattr(reembedding, "FACES_PER_BATCH", 1)
+    lists: list[str] = []
+
+    def note(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
+        if "ORDER BY faces.pk" in statement and "faces.pk IN" not in statement:
+            lists.append(statement)
+
+    event.listen(resources.database, "before_cursor_execute", note)
+    reembedding.reembed_collection(context(resources, row), "c", model, ["identity"])
+    event.remove(resources.database, "before_cursor_execute", note)
+    assert counted(resources, "m1") == 8
+    assert len(lists) == 2
 
 
 def test_a_face_removed_during_the_run_gets_no_embedding(resources: Resources) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from sqlalchemy import func, select
+from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
 from app.db.session import reading, writing
@@ -41,22 +41,38 @@ def reembed_collection(context: JobContext, collection: str, model: Model, tasks
     """
     total, done, after = _count_faces(context, collection), 0, 0
     size = FACES_PER_BATCH if model.recipe.external is None else choose_batch_size(model.recipe.dim)
+    wanted = select_faces_without_embedding(collection, model.id, tasks)
+    while pks := _list_pks(context, wanted, after):  # of all, since SQLite would sort them for each batch
+        for start in range(0, len(pks), size):
+            done = _embed_some(context, model, tasks, wanted.where(Face.pk.in_(pks[start : start + size])), done, total)
+        after = pks[-1]
+
+
+def _list_pks(context: JobContext, wanted: Select[Face], after: int) -> list[int]:
+    with reading(context.resources.database) as session:
+        return list(session.scalars(wanted.with_only_columns(Face.pk).where(Face.pk > after)))
+
+
+def _embed_some(
+    context: JobContext, model: Model, tasks: Sequence[str], wanted: Select[Face], done: int, total: int
+) -> int:
+    """Embed and store some faces. done, total: the progress before; returns how many are done."""
     while True:
         read_at = now()
         with reading(context.resources.database) as session:
-            wanted = select_faces_without_embedding(collection, model.id, tasks).with_only_columns(*FACE_COLUMNS)
-            faces = list(map(FaceRow._make, session.execute(wanted.where(Face.pk > after).limit(size))))
+            faces = list(map(FaceRow._make, session.execute(wanted.with_only_columns(*FACE_COLUMNS))))
         if not faces:
-            return
+            return done
         try:
             vectors = embed_batch(context, model, tasks, faces)
         except CropsDamaged as damage:  # or faces were erased meanwhile: embed the others
             mark_or_raise(context.resources, damage, read_at)
             continue
         with writing(context.resources.database) as session:
-            store_embeddings(session, model.id, vectors, [f.pk for f in faces])
-            after, done = faces[-1].pk, done + len(faces)
+            store_embeddings(session, model.id, vectors, [face.pk for face in faces])
+            done += len(faces)
             context.write_progress(session, done, max(total, done))
+        return done
 
 
 def embed_batch(
