@@ -17,6 +17,12 @@ from ml.calibration import Calibration
 from ml.people_discovery.linkage import ClusterMeans
 from ml.types import Ids
 
+SCRAMBLE = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+"""The multipliers of the hash of SplitMix64 (Steele, Lea and Flood 2014)."""
+EQUAL_SHARE = 0.1
+"""Of the distance up to which two large clusters are merged. Such near ones are pictures of one moment, whose order
+tells nothing; merged in the order of their distances, each would join the largest cluster in a round of its own."""
+
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
@@ -40,9 +46,21 @@ class MergeRule:
 
     def logits(self, clusters: ClusterMeans, pairs: Ids) -> Floats:
         """Return the logit of the probability that each of (P, 2) pairs of clusters shows one person: (P,)."""
+        return self._score(clusters, pairs, clusters.distances(pairs))
+
+    def ranks(self, clusters: ClusterMeans, pairs: Ids) -> Floats:
+        """Return (2, P): the logits, and by what partners are chosen: the same, but +inf for all near equals."""
+        distances = clusters.distances(pairs)
+        logits = self._score(clusters, pairs, distances)
+        limit = (self.calibration.intercept - self.group_logit) / self.calibration.slope
+        are_equal = clusters.metric.is_euclidean & (distances <= EQUAL_SHARE * limit)
+        return np.stack([logits, np.where(are_equal, np.inf, logits)])
+
+    def _score(self, clusters: ClusterMeans, pairs: Ids, distances: Floats) -> Floats:
         levels = (clusters.levels[pairs[:, 0]] + clusters.levels[pairs[:, 1]]) / 2
-        distances = clusters.distances(pairs) - (levels - self.typical_level)
-        logits: Floats = self.calibration.intercept - self.calibration.slope * distances
+        logits: Floats = self.calibration.intercept - self.calibration.slope * (
+            distances - (levels - self.typical_level)
+        )
         return logits
 
     def limits(self, clusters: ClusterMeans, pairs: Ids) -> Floats:
@@ -78,20 +96,20 @@ def merge_clusters(
     """
     owner, weakest, is_named = np.arange(len(is_named)), np.full(len(is_named), np.inf), is_named.copy()
     links = _normalise(links, len(owner))
-    logits = rule.logits(clusters, links)
+    ranks = rule.ranks(clusters, links)
     while True:
         check()
-        kept = (logits >= rule.group_logit) & ~is_named[links].all(axis=1)
+        kept = (ranks[0] >= rule.group_logit) & ~is_named[links].all(axis=1)
         kept &= ~_is_forbidden(links, cannot_link, len(owner))
-        links, logits = links[kept], logits[kept]
-        near = np.flatnonzero(logits >= rule.limits(clusters, links))
+        links, ranks = links[kept], ranks[:, kept]
+        near = np.flatnonzero(ranks[0] >= rule.limits(clusters, links))
         if not len(near):
             return MergedClusters(owner, weakest)
-        near = near[_find_reciprocal(links[near], logits[near])]
+        near = near[_find_reciprocal(links[near], ranks[1, near])]
         merged = links[near]
         clusters.merge(merged)
         first, second = merged.T
-        weakest[first] = np.minimum(np.minimum(weakest[first], weakest[second]), logits[near])
+        weakest[first] = np.minimum(np.minimum(weakest[first], weakest[second]), ranks[0, near])
         is_named[first] |= is_named[second]
         target = np.arange(len(owner))
         target[second] = first
@@ -101,12 +119,15 @@ def merge_clusters(
         touched = has_changed[links].any(axis=1)
         changed = _normalise(target[links[touched]], len(owner))
         links = np.concatenate([links[~touched], changed])
-        logits = np.concatenate([logits[~touched], rule.logits(clusters, changed)])
+        ranks = np.concatenate([ranks[:, ~touched], rule.ranks(clusters, changed)], axis=1)
 
 
-def _find_reciprocal(links: Ids, logits: Floats) -> Flags:
-    """Return which of (L, 2) links join two clusters that are each other's best partner, ties by cluster numbers."""
-    order = np.lexsort((links[:, 1], links[:, 0], -logits))
+def _find_reciprocal(links: Ids, ranks: Floats) -> Flags:
+    """Return which of (L, 2) links join two clusters that are each other's best partner.
+
+    Of equal ones, chance decides, so that a share of them is found at once: by their numbers it would be one.
+    """
+    order = np.lexsort((_scramble(links), -ranks))
     ends = links[order].ravel()
     numbers, first = np.unique(ends, return_index=True)
     best = np.full(int(numbers[-1]) + 1, -1, np.int64)
@@ -114,6 +135,14 @@ def _find_reciprocal(links: Ids, logits: Floats) -> Flags:
     numbered = np.arange(len(links))
     reciprocal: Flags = (best[links[:, 0]] == numbered) & (best[links[:, 1]] == numbered)
     return reciprocal
+
+
+def _scramble(links: Ids) -> NDArray[np.uint64]:
+    """Return a number for each of (L, 2) links, the same each time, in no order of the clusters' numbers: (L,)."""
+    mixed = links[:, 0].astype(np.uint64) << np.uint64(32) | links[:, 1].astype(np.uint64)
+    for multiplier in SCRAMBLE:
+        mixed = (mixed ^ (mixed >> np.uint64(31))) * multiplier
+    return mixed ^ (mixed >> np.uint64(31))
 
 
 def _normalise(links: Ids, count: int) -> Ids:

@@ -63,6 +63,20 @@ def test_average_linkage_equals_the_mean_over_all_pairs(metric: object) -> None:
     assert clusters.levels[0] == pytest.approx(rows[labels == 0, 0].mean(), abs=1e-6)
 
 
+@pytest.mark.parametrize("noise", [1e-6, 0.03, 0.06])
+def test_faces_of_one_moment_are_merged_many_at_once(noise: float) -> None:
+    """Merged in the order of their distances, they would take as many rounds as there are faces."""
+    known, who = make_people(100, 4, noise=0.1)
+    moment, _ = make_people(1, 1_000, noise=noise)
+    rows, calibration = np.concatenate([known, moment]), calibrate(known, who)
+    index, ids = indexes.build(np.arange(len(rows)), rows, EUCLIDEAN), np.arange(len(rows))
+    links = find_links(index, ids, ids, find_link_distance(calibration))
+    rounds: list[None] = []
+    found = discover_people(rows, links, EUCLIDEAN, calibration, check=lambda: rounds.append(None))
+    assert len(np.unique(found.labels[len(known) :])) == 1
+    assert len(rounds) < len(moment) / 2
+
+
 def test_merging_equals_agglomerative_clustering_where_all_faces_are_linked() -> None:
     rows, who = make_people(12, 7, noise=0.5)
     calibration = calibrate(rows, who)
