@@ -57,7 +57,7 @@ class Worker:
             try:
                 self.resources.home.check()
                 if self.queue == "default":
-                    schedule.tick()
+                    self._do_periodic_work(schedule)
                 if self.step():
                     heaps.note_work()
                 else:
@@ -66,6 +66,18 @@ class Worker:
             except (OperationalError, Busy) as error:
                 log.warning("database.away error=%s", error)
                 self.stopping.wait(RETRY_SECONDS)
+            except Exception:
+                log.exception("worker.step_failed")
+                self.stopping.wait(RETRY_SECONDS)
+
+    def _do_periodic_work(self, schedule: Schedule) -> None:
+        """Whatever fails in it, jobs go on."""
+        try:
+            schedule.tick()
+        except (OperationalError, Busy) as error:
+            log.warning("schedule.postponed error=%s", error)
+        except Exception:
+            log.exception("schedule.failed")
 
     def step(self) -> bool:
         """Run one job; False where none is due."""
@@ -86,7 +98,11 @@ class Worker:
         if job is None:
             return False
         self._note_turn(job.collection_id)
-        message = jobs.read_message(job)
+        try:
+            message = jobs.read_message(job)
+        except Exception as error:
+            self.end_failed(job.id, error)
+            return True
         self.current = context = JobContext.bind(job, message, self.name, self.resources)
         ended = threading.Event()
         renewer = threading.Thread(target=self._renew_lease, args=(context, ended), name="lease", daemon=True)

@@ -3,19 +3,19 @@ updates of atlases, trainings."""
 
 import logging
 import time
-from collections.abc import Iterator
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.db.session import reading, writing
 from app.db.tables import Collection, Job, TrainingPolicy, now
-from app.galleries.atlas_updates import enqueue_updates
+from app.galleries.atlas_updates import enqueue_update, list_outdated_atlases
 from app.learning.training_policy import LabelCounts, count_labels, judge_policy, start_due_training
 from app.queue import jobs
 from app.queue.messages import Sweep
 from app.resources import Resources
 from workers.cleanup.uploads import remove_ended_uploads
+from workers.failures import FailureLog
 
 FREE_SECONDS = 2.0
 SWEEP_SECONDS = 600.0
@@ -27,12 +27,16 @@ log = logging.getLogger("likeness.schedule")
 
 
 class Schedule:
-    """Every worker of the default queue runs one. Several may do the same work at once."""
+    """Every worker of the default queue runs one. Several may do the same work at once.
+
+    A row that cannot be worked on is left out, so that it holds up nothing of other collections.
+    """
 
     def __init__(self, resources: Resources) -> None:
         self.resources = resources
         self.freed_at = self.atlases_checked_at = 0.0
         self.label_counter = LabelCounter()
+        self.failures = FailureLog(log)
 
     def tick(self) -> None:
         """Do what is due."""
@@ -44,11 +48,20 @@ class Schedule:
             last = select(Job.created_at).where(Job.kind == Sweep.kind).order_by(Job.id.desc()).limit(1)
             if now() - (session.scalar(last) or 0.0) > SWEEP_SECONDS:
                 jobs.enqueue(session, Sweep())
-            if now() - self.atlases_checked_at > ATLAS_SECONDS:
-                self.atlases_checked_at = now()
-                enqueue_updates(session)
-        self._remove_ended_uploads()
-        self._start_due_trainings()
+        if now() - self.atlases_checked_at > ATLAS_SECONDS:
+            self.atlases_checked_at = now()
+            with self.failures.skip_failure("update atlases"):
+                self._enqueue_atlas_updates()
+        with self.failures.skip_failure("remove ended uploads"):
+            self._remove_ended_uploads()
+        with self.failures.skip_failure("start due trainings"):
+            self._start_due_trainings()
+
+    def _enqueue_atlas_updates(self) -> None:
+        with writing(self.resources.database) as session:
+            for atlas in list_outdated_atlases(session):
+                with self.failures.skip_failure("update atlas", atlas.collection_id):
+                    enqueue_update(session, atlas)
 
     def _remove_ended_uploads(self) -> None:
         try:
@@ -59,15 +72,20 @@ class Schedule:
     def _start_due_trainings(self) -> None:
         """Start the trainings that policies demand. Of several workers that see one due, one starts it."""
         with reading(self.resources.database) as session:
-            due = list(self._iterate_due(session))
+            due = self._list_due(session)
         for key, counts in due:
-            with writing(self.resources.database) as session:
-                training = start_due_training(session, self.resources.settings, key, now(), counts)
-            if training is not None:
-                self.resources.notifier.notify("jobs")
-                log.info("policy.started collection=%s task=%s training=%s", *key, training.id)
+            with self.failures.skip_failure(f"start training of {key[1]}", key[0]):
+                self._start_due_training(key, counts)
 
-    def _iterate_due(self, session: Session) -> Iterator[tuple[tuple[str, str], LabelCounts]]:
+    def _start_due_training(self, key: tuple[str, str], counts: LabelCounts) -> None:
+        with writing(self.resources.database) as session:
+            training = start_due_training(session, self.resources.settings, key, now(), counts)
+        if training is not None:
+            self.resources.notifier.notify("jobs")
+            log.info("policy.started collection=%s task=%s training=%s", *key, training.id)
+
+    def _list_due(self, session: Session) -> list[tuple[tuple[str, str], LabelCounts]]:
+        due = list[tuple[tuple[str, str], LabelCounts]]()
         policies = select(TrainingPolicy).where(TrainingPolicy.trigger != "on_demand")
         for policy in session.scalars(policies.order_by(TrainingPolicy.collection_id, TrainingPolicy.task)):
             key = (policy.collection_id, policy.task)
@@ -77,8 +95,10 @@ class Schedule:
                 counts.append(self.label_counter.count(session, *key))
                 return counts[-1]
 
-            if judge_policy(session, policy, now(), read_counts).state == "due":
-                yield key, counts[-1]
+            with self.failures.skip_failure(f"judge policy of {key[1]}", key[0]):
+                if judge_policy(session, policy, now(), read_counts).state == "due":
+                    due.append((key, counts[-1]))
+        return due
 
 
 class LabelCounter:

@@ -10,6 +10,12 @@ from app.db import examples
 from app.db.subject_ids import check_visible, compose
 
 Role = Literal["gallery", "distractor"]
+LabelPolicy = Literal["list", "refuse"]
+LabelWeights = Literal["equal", "agreement"]
+Trigger = Literal["on_demand", "schedule", "labels"]
+Publication = Literal["never", "if_better"]
+ScheduleHours = Annotated[float, Field(ge=1, le=8760, strict=True)]
+TimeOfDay = Annotated[str, StringConstraints(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")]
 
 MAX_INTEGER = 2**31 - 1  # of a column that is no BIGINT
 MAX_ROW_ID = 2**63 - 1

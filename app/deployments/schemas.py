@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from app.db import examples
-from app.db.field_types import ModelName, Note
+from app.db.field_types import LabelPolicy, LabelWeights, ModelName, Note
 from app.db.tables import Deployment
 from ml.calibration import Calibration
 
@@ -291,12 +291,12 @@ class DeploymentIn(BaseModel):
         strict=True,
         description="the share of strangers' searches that may name somebody, 0.000001 to 0.5",
     )
-    label_policy: Literal["list", "refuse"] = Field(
+    label_policy: LabelPolicy = Field(
         "list",
         description="what happens to a model that breaks labels: they are listed in the verdict, or it is refused",
     )
 
-    label_weights: Literal["equal", "agreement"] = Field(
+    label_weights: LabelWeights = Field(
         "equal",
         description="whether the votes of all labellers weigh 1, or by how well each labeller agrees with the others",
     )

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session, aliased
 from app.db.session import snapshot, writing
 from app.db.tables import Collection, Deployment, Face, Job, now
 from app.errors import NotFound
+from app.galleries.measurements import DEFAULT_FMR
 from app.queue.jobs import LIVE_STATES
 from app.queue.messages import ImportEmbeddings, IngestBatch
 from app.resources import Resources
@@ -20,7 +21,6 @@ from app.serving.compensation.store import Compensation, read_compensation
 from app.serving.index_builder import IndexKey
 from app.serving.loaded_index import LoadedIndex
 from app.serving.open_set_measurement import measure_open_set
-from app.serving.scores import DEFAULT_FMR
 from ml import registry
 from ml.calibration import Calibration, draw_impostor_pairs, sample_genuine
 from ml.distances import Distance

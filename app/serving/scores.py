@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.db.tables import DEFAULT_FPIR
+from app.galleries.measurements import DEFAULT_FMR, Measurement
 from ml.calibration import Calibration, DistanceThreshold
 from ml.distances import Distance
 from ml.identification.open_set import OpenSetCalibration, PersonThreshold
@@ -18,7 +19,6 @@ from ml.model import Model
 
 Floats = NDArray[np.float64]
 Distances = NDArray[np.float32] | NDArray[np.float64]
-DEFAULT_FMR = 0.001
 MAX_DISTANCE = 1e30
 KEPT_THRESHOLDS = 16
 
@@ -56,18 +56,18 @@ class Scores:
         default_fpir: float = DEFAULT_FPIR,
     ) -> Self:
         """Read what `gallery_calibration.measure_gallery` stored; None means that nothing was measured here."""
-        stored = stored or {}
-        own = Calibration.from_dict(stored["calibration"]) if stored.get("calibration") else None
+        measured = Measurement.from_dict(stored or {})
+        own = measured.calibration
         return cls(
             metric=model.metric,
             calibration=own or model.calibrations.get(task),
-            default_fmr=stored.get("default_fmr", DEFAULT_FMR),
-            calibrated_at_count=0 if own and not own.impostors.effective else stored.get("faces", 0),
-            curve=tuple(OperatingPoint(**p) for p in stored.get("curve", ())),
+            default_fmr=measured.default_fmr,
+            calibrated_at_count=0 if own and not own.impostors.effective else measured.faces,
+            curve=measured.curve,
             default_fpir=default_fpir,
-            open_set=_read_open_set(stored.get("open_set")),
+            open_set=measured.open_set,
             reference=model.calibrations.get(task),
-            candidates=stored.get("candidates"),
+            candidates=measured.candidates,
         )
 
     def similarity(self, distances: Distances) -> Floats | None:
@@ -116,7 +116,3 @@ class Scores:
     @cached_property
     def _default(self) -> DistanceThreshold | None:
         return None if self.calibration is None else self.calibration.threshold(self.default_fmr)
-
-
-def _read_open_set(kept: Mapping[str, Any] | None) -> OpenSetCalibration | None:
-    return OpenSetCalibration.from_dict(kept["calibration"]) if kept else None

@@ -17,8 +17,9 @@ from app.db.schema import list_known_revisions
 from app.errors import Invalid
 from app.snapshots.files import SnapshotFile, check_path, read_files
 from app.snapshots.manifest import FILES, ROWS, SnapshotManifest
+from app.snapshots.row_checks import check_rows
 from app.snapshots.rows import SNAPSHOT_FILES, Report
-from ml.files import hash_file
+from ml.files import hash_file, parse_json
 
 FILES_PER_REPORT = 500
 FILE_NAMES = (("collections", "id"), ("faces", "image_id"), ("models", "id"))
@@ -59,8 +60,10 @@ def open_snapshot(folder: Path) -> Iterator[OpenedSnapshot]:
     with tempfile.TemporaryDirectory(prefix="likeness-restore-") as temporary:
         path = Path(temporary) / ROWS
         copy_rows(folder, manifest, path)
-        rows = create_engine(f"sqlite:///{path}")
+        rows = create_engine(f"sqlite:///{path}", json_deserializer=parse_json)
         try:
+            with refuse_unfit_rows(folder):
+                check_rows(folder, rows)
             yield OpenedSnapshot(folder, manifest, rows)
         finally:
             rows.dispose()
@@ -84,11 +87,24 @@ def copy_rows(folder: Path, manifest: SnapshotManifest, path: Path) -> None:
     if not is_whole:
         raise Invalid(f"{rows} is damaged: its bytes have changed since it was written; use another snapshot")
     shutil.copyfile(rows, path)
+    _check_schema(folder, path)
     try:
         upgrade_database(f"sqlite:///{path}")
     except DatabaseError as error:
         raise Invalid(f"the rows of {folder} cannot be brought to this version: {error.orig}") from error
     _check_names(folder, path)
+
+
+def _check_schema(folder: Path, path: Path) -> None:
+    """Raises Invalid if there is anything but plain tables and indexes: a view can have endless rows."""
+    is_plain = "type in ('table', 'index') and ifnull(sql, '') not like 'create virtual%'"
+    try:
+        with closing(sqlite3.connect(path)) as rows:
+            extra = rows.execute(f"select type, name from sqlite_master where not ({is_plain}) limit 1").fetchone()
+    except sqlite3.DatabaseError as error:
+        raise Invalid(f"the rows of {folder} cannot be read: {error}") from error
+    if extra:
+        raise Invalid(f"{folder} was altered: it has the {extra[0]} {extra[1]!r}, where only tables belong")
 
 
 def _check_names(folder: Path, path: Path) -> None:
@@ -108,7 +124,7 @@ def refuse_unfit_rows(folder: Path) -> Iterator[None]:
         yield
     except OperationalError:
         raise  # the database is away or full
-    except (StatementError, ValueError) as error:
+    except (StatementError, ValueError, OverflowError, RecursionError) as error:
         reason = error.orig if isinstance(error, StatementError) else error
         raise Invalid(f"{folder} has rows that cannot be stored: {reason}") from error
 

@@ -1,16 +1,14 @@
 """Bodies and answers of the routes for training policies."""
 
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from app.db import examples
-from app.db.field_types import MAX_INTEGER
+from app.db.field_types import MAX_INTEGER, Publication, ScheduleHours, TimeOfDay, Trigger
 from app.learning.training_policy import State
 from app.learning.training_request import TrainingFields
 
-Trigger = Literal["on_demand", "schedule", "labels"]
-Publication = Literal["never", "if_better"]
 LAST: dict[str, Any] = {
     "training": examples.TRAINING, "job": examples.JOB, "started_at": examples.MOMENT, "labels": 240,
     "state": "succeeded", "model": examples.MODEL, "better": True,
@@ -35,10 +33,8 @@ class TrainingPolicyIn(BaseModel):
         },
     )
     trigger: Trigger = Field("on_demand", description="what starts a training: a caller, a schedule, or further labels")
-    hours: float = Field(24.0, ge=1, le=8760, strict=True, description="schedule: hours between two trainings")
-    at: str | None = Field(
-        None, pattern=r"^([01]\d|2[0-3]):[0-5]\d$", description="schedule: the time of day in UTC, HH:MM; null: any"
-    )
+    hours: ScheduleHours = Field(24.0, description="schedule: hours between two trainings")
+    at: TimeOfDay | None = Field(None, description="schedule: the time of day in UTC, HH:MM; null: any")
     labels: int = Field(
         100, ge=1, le=10_000_000, strict=True, description="labels: how many further settled pairs start a training"
     )

@@ -9,12 +9,13 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
 from typer.testing import CliRunner
 
 from app.cli.main import app
 from app.db.session import reading, writing
 from app.db.tables import Atlas, Collection, Face, FaceCoordinates, Job
-from app.galleries.atlas_updates import enqueue_updates
+from app.galleries.atlas_updates import enqueue_update, list_outdated_atlases
 from app.queue.messages import DrawAtlas
 from ml.atlas import PcaMap, tsne_map
 from tests.databases import remove_test_data
@@ -54,6 +55,10 @@ def draw(service: Service, **body: Any) -> dict[str, Any]:
     job = service.wait(service.client.post(f"{BASE}:draw", json=body or None))
     assert job["state"] == "succeeded", job["problem"]
     return dict(job["result"])
+
+
+def enqueue_updates(session: Session) -> int:
+    return sum(enqueue_update(session, atlas) for atlas in list_outdated_atlases(session))
 
 
 def update_atlas(service: Service) -> dict[str, Any]:

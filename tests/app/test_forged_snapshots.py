@@ -84,9 +84,7 @@ def test_a_forged_name_of_a_file_is_refused(resources: Resources, tmp_path: Path
     [
         ("update subjects set metadata = '{'", None),
         ("update subjects set metadata = '{'", "staff-2"),
-        ("update subjects set retain_until = 'tomorrow'", None),
-        ("update subjects set retain_until = 'tomorrow'", "staff-2"),
-        ("update deployments set champion = 'm-absent'", None),
+        ("update deployments set challenger = 'm-absent'", None),
     ],
 )
 def test_rows_that_cannot_be_stored_are_refused_with_a_sentence(
@@ -98,6 +96,111 @@ def test_rows_that_cannot_be_stored_are_refused_with_a_sentence(
     settings = empty_service(tmp_path / "other")
     with open_resources(settings) as other, pytest.raises(Invalid, match="cannot be stored"):
         _ = bring_back(other, tmp_path / "forged", "staff", name) if name else restore(settings, tmp_path / "forged")
+
+
+POLICY = (
+    "insert into training_policies (collection_id, task, version, trigger, hours, at, labels, publish, request, "
+    "last_labels, since, updated_at) values ('staff', 'identity', 1, {trigger}, {hours}, {at}, 1, {publish}, "
+    "{request}, 0, 0.0, 0.0)"
+)
+GOOD_POLICY = {"trigger": "'schedule'", "hours": 24.0, "at": "'03:00'", "publish": "'never'", "request": "'{}'"}
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(
+    ("statement", "named"),
+    [
+        (f"update collections set change = {2**63 - 1}", r"change of the row \(staff\) of collections"),
+        ("update collections set change = -5", "change of"),
+        (f"update collections set label_change = {2**53}", "label_change of"),
+        (f"update faces set change = {2**63 - 1}", "change of"),
+        (f"update subjects set pk = {2**63 - 1} where pk = 1", "pk of the row .* of subjects"),
+        ("update collections set external_model = 'nope'", "external_model of"),
+        ("update collections set external_model = 'm-1'", "external_model of"),
+        ("update collections set created_at = 9e999", "created_at of"),
+        ("update subjects set retain_until = 'tomorrow'", "retain_until of"),
+        ("update subjects set retain_until = -1e300", "retain_until of"),
+        ("update subjects set metadata = '[1]'", "metadata of"),
+        ("update subjects set id = 'a' || char(0) || 'b' where pk = 1", "id of"),
+        ("update subjects set id = replace(hex(zeroblob(200)), '0', 'a') where pk = 1", "id of"),
+        ("update faces set role = 'guest'", "role of"),
+        ("update faces set landmarks = '{}'", "landmarks of"),
+        (
+            "update embeddings set vector = x'61626364' where face_pk = 1",
+            "vector of the row .m-1, identity, 1",
+        ),
+        ("update embeddings set vector = x''", "vector of"),
+        ("update embeddings set vector = x'616263'", "vector of"),
+        ("update embeddings set vector = 'text'", "vector of"),
+        ("update embeddings set vector = x'0000807f' || substr(vector, 5)", "vector of"),
+        (f"update embeddings set vector = x'{8 * '0000807f'}' where face_pk = 1", "vector of"),
+        (f"update embeddings set vector = x'{8 * '0000c07f'}'", "vector of"),
+        ("update deployments set champion = 'm-absent'", "champion of"),
+        ("update deployments set champion = (select id from models where id != 'm-1' limit 1)", "champion of"),
+        ("update deployments set measurements = '[1]'", "measurements of"),
+        ("update deployments set measurements = '{\"m-1\": 1}'", "measurements of"),
+        ('update deployments set measurements = \'{"m-1": {"calibration": {"slope": 1}}}\'', "measurements of"),
+        ('update deployments set measurements = \'{"m-1": {"curve": [1]}}\'', "measurements of"),
+        ("update deployments set label_policy = 'none'", "label_policy of"),
+        (f"update deployments set version = {2**31}", "version of"),
+        ("update models set manifest = '{}'", "manifest of"),
+        (POLICY.format(**GOOD_POLICY | {"at": "'99:99'"}), "at of"),
+        (POLICY.format(**GOOD_POLICY | {"hours": 1e-300}), "hours of"),
+        (POLICY.format(**GOOD_POLICY | {"trigger": "'zzz'"}), "trigger of"),
+        (POLICY.format(**GOOD_POLICY | {"request": "'[]'"}), "request of"),
+    ],
+)
+def test_a_row_that_the_service_would_not_write_is_refused_by_name(
+    resources: Resources, tmp_path: Path, statement: str, named: str
+) -> None:
+    rows, subjects = people(2, 1)
+    model = make_model("m-1")
+    GalleryWriter(resources).make(model, previous=make_model("m-2")).add({model.id: rows}, subjects)
+    forge(resources, tmp_path / "forged", statement=statement)
+    expected = "forged was altered: " + named
+    with pytest.raises(Invalid, match=expected):
+        check_snapshot(tmp_path / "forged", quiet)
+    with open_resources(empty_service(tmp_path / "other")) as other, pytest.raises(Invalid, match=expected):
+        bring_back(other, tmp_path / "forged", "staff")
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_policy_that_the_service_may_write_is_restored(resources: Resources, tmp_path: Path) -> None:
+    rows, subjects = people(2, 1)
+    model = make_model("m-1")
+    GalleryWriter(resources).make(model).add({model.id: rows}, subjects)
+    forge(resources, tmp_path / "forged", statement=POLICY.format(**GOOD_POLICY))
+    assert restore(empty_service(tmp_path / "other"), tmp_path / "forged").faces == 2
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("metadata", ["[" * 100_000, '{"a":' * 100_000])
+def test_json_that_is_nested_too_deeply_is_refused(resources: Resources, tmp_path: Path, metadata: str) -> None:
+    rows, subjects = people(1, 1)
+    model = make_model("m-1")
+    GalleryWriter(resources).make(model).add({model.id: rows}, subjects)
+    forge(resources, tmp_path / "forged", statement=f"update faces set metadata = '{metadata}'")
+    with pytest.raises(Invalid):
+        restore(empty_service(tmp_path / "other"), tmp_path / "forged")
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "create view endless as with recursive r(n) as (select 1 union all select n + 1 from r) select n from r",
+        "create trigger labels_too after insert on labels begin delete from faces; end",
+    ],
+)
+def test_views_and_triggers_are_refused(resources: Resources, tmp_path: Path, statement: str) -> None:
+    take(resources, tmp_path / "forged")
+    with closing(sqlite3.connect(tmp_path / "forged" / ROWS)) as rows, rows:
+        rows.execute(statement)
+    manifest = json.loads((tmp_path / "forged" / MANIFEST).read_text())
+    manifest |= {"rows_sha256": hash_file(tmp_path / "forged" / ROWS)}
+    (tmp_path / "forged" / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(Invalid, match="only tables belong"):
+        check_snapshot(tmp_path / "forged", quiet)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,36 @@
+"""What was measured of a model in a deployment, as the deployment's row holds it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from ml.calibration import Calibration
+from ml.identification.open_set import OpenSetCalibration
+from ml.indexes import OperatingPoint
+
+DEFAULT_FMR = 0.001
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """An entry of `Deployment.measurements`: see `app.serving.gallery_calibration.measure_gallery`."""
+
+    calibration: Calibration | None = None
+    default_fmr: float = DEFAULT_FMR
+    faces: int = 0
+    curve: tuple[OperatingPoint, ...] = ()
+    open_set: OpenSetCalibration | None = None
+    candidates: int | None = None
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> Self:
+        """Raises ml.Corrupt, TypeError, KeyError, AttributeError or ValueError if this is no measurement."""
+        calibration, open_set, candidates = (stored.get(name) for name in ("calibration", "open_set", "candidates"))
+        return cls(
+            calibration=Calibration.from_dict(calibration) if calibration else None,
+            default_fmr=float(stored.get("default_fmr", DEFAULT_FMR)),
+            faces=int(stored.get("faces", 0)),
+            curve=tuple(OperatingPoint(**point) for point in stored.get("curve", ())),
+            open_set=OpenSetCalibration.from_dict(open_set["calibration"]) if open_set else None,
+            candidates=None if candidates is None else int(candidates),
+        )
