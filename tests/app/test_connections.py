@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
+from sse_starlette.sse import AppStatus
 from starlette.types import Message, Receive, Scope, Send
 
 from app.config import Settings
@@ -333,6 +334,7 @@ def test_a_server_that_is_replaced_ends_soon_after_its_last_answer(
 ) -> None:
     """A connection that is kept does not hold it, as a proxy keeps some for a minute."""
     monkeypatch.setattr(draining, "SHORT_IDLE_SECONDS", LIMIT_SECONDS)
+    monkeypatch.setattr(AppStatus, "should_exit", False)  # set for the whole process when a server ends
     with connect(server.port) as connection, connect(server.port) as other:
         for client in (connection, other):
             client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
