@@ -105,11 +105,17 @@ def merge_clusters(
         near = np.flatnonzero(ranks[0] >= rule.limits(clusters, links))
         if not len(near):
             return MergedClusters(owner, weakest)
-        near = near[_find_reciprocal(links[near], ranks[1, near])]
-        merged = links[near]
+        best = _find_best(links[near], ranks[1, near], len(owner))
+        is_mutual = (best[links[near]] == np.arange(len(near))[:, None]).all(axis=1)
+        siblings = _pair_siblings(links[near], ranks[1, near], best, is_mutual)
+        sibling_ranks = rule.ranks(clusters, siblings)
+        allowed = np.isposinf(sibling_ranks[1]) & (sibling_ranks[0] >= rule.limits(clusters, siblings))
+        allowed &= ~is_named[siblings].all(axis=1) & ~_is_forbidden(siblings, cannot_link, len(owner))
+        merged = np.concatenate([links[near][is_mutual], siblings[allowed]])
+        logits = np.concatenate([ranks[0, near][is_mutual], sibling_ranks[0, allowed]])
         clusters.merge(merged)
         first, second = merged.T
-        weakest[first] = np.minimum(np.minimum(weakest[first], weakest[second]), ranks[0, near])
+        weakest[first] = np.minimum(np.minimum(weakest[first], weakest[second]), logits)
         is_named[first] |= is_named[second]
         target = np.arange(len(owner))
         target[second] = first
@@ -122,19 +128,34 @@ def merge_clusters(
         ranks = np.concatenate([ranks[:, ~touched], rule.ranks(clusters, changed)], axis=1)
 
 
-def _find_reciprocal(links: Ids, ranks: Floats) -> Flags:
-    """Return which of (L, 2) links join two clusters that are each other's best partner.
+def _find_best(links: Ids, ranks: Floats, count: int) -> Ids:
+    """Return the best of (L, 2) links of each of `count` clusters, -1 where it has none: (C,).
 
     Of equal ones, chance decides, so that a share of them is found at once: by their numbers it would be one.
     """
     order = np.lexsort((_scramble(links), -ranks))
-    ends = links[order].ravel()
-    numbers, first = np.unique(ends, return_index=True)
-    best = np.full(int(numbers[-1]) + 1, -1, np.int64)
+    numbers, first = np.unique(links[order].ravel(), return_index=True)
+    best = np.full(count, -1, np.int64)
     best[numbers] = order[first // 2]
-    numbered = np.arange(len(links))
-    reciprocal: Flags = (best[links[:, 0]] == numbered) & (best[links[:, 1]] == numbered)
-    return reciprocal
+    return best
+
+
+def _pair_siblings(links: Ids, ranks: Floats, best: Ids, is_mutual: Flags) -> Ids:
+    """Pair clusters that are near equals of the same third one, and that no mutual link merges: (P, 2).
+
+    Otherwise a large cluster that is the best partner of many would take in one of them a round.
+    """
+    is_free = best >= 0
+    is_free[links[is_mutual]] = False
+    clusters = np.flatnonzero(is_free)
+    clusters = clusters[np.isposinf(ranks[best[clusters]])]
+    partner = links[best[clusters]].sum(axis=1) - clusters
+    order = np.argsort(partner, kind="stable")
+    clusters, partner = clusters[order], partner[order]
+    starts = np.searchsorted(partner, partner)
+    is_first = ((np.arange(len(partner)) - starts) % 2 == 0)[:-1] & (partner[:-1] == partner[1:])
+    first = np.flatnonzero(is_first)
+    return np.sort(np.stack([clusters[first], clusters[first + 1]], axis=1), axis=1)
 
 
 def _scramble(links: Ids) -> NDArray[np.uint64]:
