@@ -37,7 +37,12 @@ def world(lasting: Resources) -> Iterator[World]:
         patch.setattr(deletion, "ROWS_PER_STEP", 1)
         wait_until(lambda: count_followers(lasting) == 1)
         opened.send("DELETE", f"/v1/collections/{MINE}", "admin").raise_for_status()
+        wait_until(lambda: search(opened).status_code == 404)  # processes drop its index within a second
         yield opened
+
+
+def search(world: World) -> httpx.Response:
+    return world.send("POST", f"/v1/collections/{MINE}/search:by-embedding", "admin", json={"vector": [0.5]})
 
 
 def count_followers(resources: Resources) -> int:
