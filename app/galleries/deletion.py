@@ -4,7 +4,7 @@ from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from app.db.tables import Collection, Deployment, Erasure, Face, FaceCluster, Follower, Removal, Subject, TrainingPolicy
-from app.galleries.erasures import count_rows, describe_targets, start_erasure
+from app.galleries.erasures import describe_erased, start_erasure
 from app.queue.jobs import cancel_jobs_of
 
 ROWS_PER_STEP = 2_000
@@ -29,8 +29,7 @@ def delete_collection(session: Session, collection: Collection) -> Erasure:
     for row in ACTIVE_ROWS:
         session.execute(delete(row).where(row.collection_id == collection.id))
     if not _is_large(session, collection.id):
-        erasure.targets = describe_targets(session, erasure, chosen)
-        erasure.contents = {"removed": count_rows(session, chosen)}
+        erasure.targets, erasure.contents = describe_erased(session, erasure, chosen)
         while delete_some_rows(session, collection) > 0:
             continue
     return erasure

@@ -36,8 +36,7 @@ def record_erasure(
     The collection's change must be raised already. Returns the row, and the id of the job that completes the erasure.
     """
     erasure, job = start_erasure(session, collection, target, chosen)
-    erasure.targets = describe_targets(session, erasure, chosen, subject)
-    erasure.contents = {"removed": count_rows(session, chosen)}
+    erasure.targets, erasure.contents = describe_erased(session, erasure, chosen, subject)
     session.flush()
     return erasure, job
 
@@ -61,14 +60,14 @@ def start_erasure(
     return erasure, enqueue(session, message).id
 
 
-def describe_targets(
+def describe_erased(
     session: Session, erasure: Erasure, chosen: tuple[ColumnElement[bool], ...], subject: Subject | None = None
-) -> dict[str, Any]:
-    """Return what is erased with the faces that meet these conditions, in plain."""
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what is erased with the faces that meet these conditions: in plain, and how many rows of each kind."""
     is_whole = erasure.target == "collection"
     faces = session.scalars(_select_fingerprinted(chosen)).all()
     people = [subject] if subject else _read_subjects(session, faces) if is_whole else []
-    return _list_ids(session, erasure.target, chosen) | {
+    targets = _list_ids(session, erasure.target, chosen) | {
         "files": [[face.image_id, face.number] for face in faces],
         "subject": subject.id if subject else None,
         "subject_pk": subject.pk if subject else None,
@@ -76,6 +75,7 @@ def describe_targets(
         "texts": sorted(set(_iterate_texts(session, faces, people))),
         "vectors": _read_vector_starts(session, faces),
     }
+    return targets, {"removed": _count_rows(session, chosen)}
 
 
 def _select_fingerprinted(chosen: tuple[ColumnElement[bool], ...]) -> Select[Face]:
@@ -90,8 +90,7 @@ def _list_ids(session: Session, target: str, chosen: tuple[ColumnElement[bool], 
     return {"faces": [row.face_id for row in rows], "images": sorted({row.image_id for row in rows})}
 
 
-def count_rows(session: Session, chosen: tuple[ColumnElement[bool], ...]) -> dict[str, int]:
-    """Count the faces that meet these conditions, and the rows that are deleted with them."""
+def _count_rows(session: Session, chosen: tuple[ColumnElement[bool], ...]) -> dict[str, int]:
     pks = select(Face.pk).where(*chosen)
     counts = {
         "faces": select(func.count()).select_from(Face).where(*chosen),

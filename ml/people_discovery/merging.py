@@ -3,7 +3,7 @@
 Two clusters that are each other's most probable partner are merged, until no pair is probable enough. For average
 linkage this gives the clusters of the agglomerative algorithm (Murtagh 1983, reciprocal nearest neighbours), and each
 round handles all such pairs at once. A single near pair cannot join two people, because all pairs of the two clusters
-count.
+count. Among clusters that are all but equal, the order of the distances is not kept: see EQUAL_SHARE.
 """
 
 from collections.abc import Callable

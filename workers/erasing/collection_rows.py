@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 from app.db.session import reading, snapshot, writing
 from app.db.tables import Collection, Erasure, Face, Job
 from app.galleries.deletion import count_many_rows, delete_some_rows
-from app.galleries.erasures import count_rows, describe_targets
+from app.galleries.erasures import describe_erased
 from workers.context import JobContext, Later
 
 TURN_SECONDS = 5.0
@@ -39,10 +39,10 @@ def _record_rows(context: JobContext, erasure: Erasure) -> Erasure:
     """Write down what the rows are. Nobody writes to them any more, so that they can be read without a lock."""
     chosen = (Face.collection_id == erasure.collection_id,)
     with snapshot(context.resources.database) as session:
-        targets, removed = describe_targets(session, erasure, chosen), count_rows(session, chosen)
+        targets, contents = describe_erased(session, erasure, chosen)
     with writing(context.resources.database) as session:
         row = session.get_one(Erasure, erasure.id, with_for_update=True)
-        row.targets, row.contents = targets, {"removed": removed}
+        row.targets, row.contents = targets, contents
     return row
 
 
