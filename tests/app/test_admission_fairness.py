@@ -351,7 +351,9 @@ def test_a_flood_by_one_key_leaves_the_service_to_others(tmp_path: Path, is_list
         ]
         made_up = Address(flood.host, flood.port, "lk_made_up").format_request("GET", "/v1/collections/staff")
         answers, seconds, flooded = asyncio.run(send_beside_flood(flood, heavy, patient, [*requests, made_up]))
-    statuses = [status for status in answers if status != 401]
+    made_up_answers = answers[len(requests) :: len(requests) + 1]
+    assert set(made_up_answers) <= {401, 429}, "too many wrong keys a minute are refused, on a quick machine"
+    statuses = [status for n, status in enumerate(answers) if n % (len(requests) + 1) < len(requests)]
     assert sum(200 <= status < 300 for status in statuses) >= MIN_ANSWERED_SHARE * len(statuses), statuses
     assert sorted(seconds)[len(seconds) // 2] < MAX_MEDIAN_SECONDS
     assert flooded.count(503) > len(flooded) / 10 or not is_list
