@@ -83,7 +83,7 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
         10, gt=0, description="How long a request waits for a slot at most before it is answered with 503."
     )
     lease_seconds: float = Field(
-        15, gt=0, description="How long a worker may be silent before its job is given to another worker."
+        15, gt=0, le=1_800, description="How long a worker may be silent before its job is given to another worker."
     )
     max_training_seconds: float = Field(
         7_200,

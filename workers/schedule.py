@@ -2,6 +2,7 @@
 updates of atlases, trainings."""
 
 import logging
+import math
 import time
 
 from sqlalchemy import select
@@ -34,22 +35,21 @@ class Schedule:
 
     def __init__(self, resources: Resources) -> None:
         self.resources = resources
-        self.freed_at = self.atlases_checked_at = 0.0
+        self.freed_at = self.atlases_checked_at = -math.inf  # on the monotonic clock
         self.label_counter = LabelCounter()
         self.failures = FailureLog(log)
 
     def tick(self) -> None:
         """Do what is due."""
-        if now() - self.freed_at < FREE_SECONDS:
+        if time.monotonic() - self.freed_at < FREE_SECONDS:
             return
-        self.freed_at = now()
+        self.freed_at = time.monotonic()
         with writing(self.resources.database) as session:
             jobs.free_abandoned(session)
-            last = select(Job.created_at).where(Job.kind == Sweep.kind).order_by(Job.id.desc()).limit(1)
-            if now() - (session.scalar(last) or 0.0) > SWEEP_SECONDS:
+            if _is_sweep_due(session):
                 jobs.enqueue(session, Sweep())
-        if now() - self.atlases_checked_at > ATLAS_SECONDS:
-            self.atlases_checked_at = now()
+        if time.monotonic() - self.atlases_checked_at > ATLAS_SECONDS:
+            self.atlases_checked_at = time.monotonic()
             with self.failures.skip_failure("update atlases"):
                 self._enqueue_atlas_updates()
         with self.failures.skip_failure("remove ended uploads"):
@@ -99,6 +99,12 @@ class Schedule:
                 if judge_policy(session, policy, now(), read_counts).state == "due":
                     due.append((key, counts[-1]))
         return due
+
+
+def _is_sweep_due(session: Session) -> bool:
+    """Whether none was enqueued lately. One from the future was, before the clock was set back."""
+    is_recent = Job.created_at.between(now() - SWEEP_SECONDS, now())
+    return session.scalar(select(Job.id).where(Job.kind == Sweep.kind, is_recent).limit(1)) is None
 
 
 class LabelCounter:

@@ -12,6 +12,7 @@ from app.db.tables import BUILT_IN_TASK, Collection, Deployment, Face, Subject
 from app.errors import Conflict
 from app.galleries import deletion
 from app.galleries.external_descriptors import get_external
+from app.queue.moments import find_creation_moment
 from app.resources import Resources
 from app.storage.recognisers.builtin_models import ensure_model, keep_model
 from app.storage.recognisers.catalogue import find_recogniser
@@ -34,6 +35,7 @@ def put_collection(
     collection = session.get(Collection, collection_id)
     if collection is None:
         collection = Collection(id=collection_id, description=body.description, external_model=external)
+        collection.created_at = find_creation_moment(session, collection_id)
         deployment = Deployment(collection_id=collection_id, task=BUILT_IN_TASK, champion=model)
         try:
             with session.begin_nested():

@@ -23,7 +23,7 @@ def enqueue_update(session: Session, atlas: Atlas) -> bool:
     )  # fmt: skip
     last = session.scalar(select(Job).where(Job.lock == update.lock).order_by(Job.id.desc()).limit(1))
     has_failed = last is not None and last.state in ("failed", "cancelled")
-    is_recent = last is not None and (last.finished_at or 0.0) > now() - RETRY_SECONDS
+    is_recent = last is not None and 0 <= now() - (last.finished_at or 0.0) < RETRY_SECONDS
     if last is not None and (last.state in LIVE_STATES or (has_failed and is_recent)):
         return False
     enqueue(session, update)

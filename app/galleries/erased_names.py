@@ -27,13 +27,14 @@ TEXT_FIELDS = frozenset({"name", "file", "reason", "detail", "problem", "path", 
 class ErasedNames:
     """How answers, items and reports may name what one erasure removes.
 
+    until: what was stored later does not belong to what is erased, though it may have the same name
     faces: ids; subject: the subject's id; names: texts by which faces and subject are called, in every normal form
     """
 
     erasure_id: str
     collection: str
     is_whole: bool
-    requested_at: float
+    until: float
     faces: frozenset[str]
     subject: str | None
     names: frozenset[str]
@@ -46,7 +47,7 @@ class ErasedNames:
             erasure.id,
             erasure.collection_id,
             erasure.target == "collection",
-            erasure.requested_at,
+            targets.get("until", erasure.requested_at),
             frozenset(targets["faces"]),
             targets["subject"],
             frozenset(),

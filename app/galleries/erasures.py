@@ -11,6 +11,7 @@ from app.db.tables import Collection, Embedding, Erasure, Face, FaceCoordinates,
 from app.db.visibility import ALL_ROWS
 from app.queue.jobs import enqueue
 from app.queue.messages import Erase
+from app.queue.moments import find_latest_moment
 
 MAX_FINGERPRINTED_FACES = 1_000
 """Faces of one erasure whose bytes a scan can recognise later."""
@@ -35,16 +36,25 @@ def record_erasure(
     target: face, subject or collection; subject: the one that is deleted with them
     The collection's change must be raised already. Returns the row, and the id of the job that completes the erasure.
     """
-    erasure, job = start_erasure(session, collection, target, chosen)
+    stored_at = session.scalar(select(func.max(Face.created_at)).where(*chosen))
+    made_at = None if subject is None else subject.created_at
+    erasure, job = start_erasure(session, collection, target, chosen, stored_at, made_at)
     erasure.targets, erasure.contents = describe_erased(session, erasure, chosen, subject)
     session.flush()
     return erasure, job
 
 
 def start_erasure(
-    session: Session, collection: Collection, target: str, chosen: tuple[ColumnElement[bool], ...]
+    session: Session,
+    collection: Collection,
+    target: str,
+    chosen: tuple[ColumnElement[bool], ...],
+    *stored_at: float | None,
 ) -> tuple[Erasure, str]:
-    """Like `record_erasure`, but name and count nothing yet: this can take a second."""
+    """Like `record_erasure`, but name and count nothing yet: this can take a second.
+
+    stored_at: when the rows were stored that are erased
+    """
     first_change = session.scalar(select(func.min(Face.change)).where(*chosen))
     erasure = Erasure(
         collection_id=collection.id,
@@ -52,7 +62,12 @@ def start_erasure(
         target=target,
         change=collection.change,
         first_change=collection.change if first_change is None else first_change,
-        targets={"faces": [], "subject": None, "names": []},
+        targets={
+            "faces": [],
+            "subject": None,
+            "names": [],
+            "until": find_latest_moment(session, collection.created_at, *stored_at),
+        },
     )
     session.add(erasure)
     session.flush()
@@ -67,14 +82,18 @@ def describe_erased(
     is_whole = erasure.target == "collection"
     faces = session.scalars(_select_fingerprinted(chosen)).all()
     people = [subject] if subject else _read_subjects(session, faces) if is_whole else []
-    targets = _list_ids(session, erasure.target, chosen) | {
-        "files": [[face.image_id, face.number] for face in faces],
-        "subject": subject.id if subject else None,
-        "subject_pk": subject.pk if subject else None,
-        "names": sorted(list_names(session, erasure.collection_id, chosen, is_whole) | _name_subject(subject)),
-        "texts": sorted(set(_iterate_texts(session, faces, people))),
-        "vectors": _read_vector_starts(session, faces),
-    }
+    targets = (
+        erasure.targets
+        | _list_ids(session, erasure.target, chosen)
+        | {
+            "files": [[face.image_id, face.number] for face in faces],
+            "subject": subject.id if subject else None,
+            "subject_pk": subject.pk if subject else None,
+            "names": sorted(list_names(session, erasure.collection_id, chosen, is_whole) | _name_subject(subject)),
+            "texts": sorted(set(_iterate_texts(session, faces, people))),
+            "vectors": _read_vector_starts(session, faces),
+        }
+    )
     return targets, {"removed": _count_rows(session, chosen)}
 
 

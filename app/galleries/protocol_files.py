@@ -77,7 +77,7 @@ def _iterate_evaluations(
         .order_by(Evaluation.id)
     )
     if erased.is_whole:
-        chosen = chosen.where(Evaluation.created_at <= erased.requested_at)
+        chosen = chosen.where(Evaluation.created_at <= erased.until)
     yield from (row for row in session.scalars(chosen) if row.request.get("files"))
 
 

@@ -65,7 +65,7 @@ def _read_answers(database: Engine, after: tuple[str, str]) -> list[StoredRespon
 
 
 def _is_answer_about(session: Session, row: StoredResponse, erased: ErasedNames) -> bool:
-    if erased.is_whole and row.created_at <= erased.requested_at and _may_name_lost_faces(session, row, erased):
+    if erased.is_whole and row.created_at <= erased.until and _may_name_lost_faces(session, row, erased):
         return True
     strings = _read_strings(row.body) | _read_header_strings(row.headers)
     if not (strings.isdisjoint(erased.faces) and strings.isdisjoint(erased.names)):
@@ -109,7 +109,7 @@ def scrub_job_items(database: Engine, erased: Sequence[ErasedNames], check: Chec
     counts = {one.erasure_id: 0 for one in erased}
     for group in _group_by_collection(erased):
         for job, created_at in _list_jobs(database, group):
-            earlier = [one for one in group if created_at <= one.requested_at]
+            earlier = [one for one in group if created_at <= one.until]
             last = -1
             while rows := _read_items(database, job, last):
                 check()
@@ -138,7 +138,7 @@ def _list_jobs(database: Engine, group: Sequence[ErasedNames]) -> list[tuple[str
     """List the jobs of the collection that may have items about what is erased, with when they were created."""
     jobs = select(Job.id, Job.created_at).where(
         Job.body["collection"].as_string() == group[0].collection,
-        Job.created_at <= max(one.requested_at for one in group),
+        Job.created_at <= max(one.until for one in group),
         Job.kind.not_in((Erase.kind, Sweep.kind)),
     )
     with reading(database) as session:
@@ -173,7 +173,7 @@ def scrub_reports(database: Engine, erased: Sequence[ErasedNames]) -> dict[str, 
     for group in _group_by_collection([one for one in erased if one.is_whole or one.faces or one.subject]):
         for one in group:
             counts[one.erasure_id] += _scrub_folders(database, one)
-        collection, latest = group[0].collection, max(one.requested_at for one in group)
+        collection, latest = group[0].collection, max(one.until for one in group)
         trained = Training.request["collection"].as_string() == collection
         evaluated = Evaluation.request["collection"].as_string() == collection
         of_collection = or_(
@@ -209,7 +209,7 @@ def _scrub_folders(database: Engine, erased: ErasedNames) -> int:
     forms = list_normal_forms(erased.subject.strip())
     names_folder = or_(*(Face.external_image_id.contains(form, autoescape=True) for form in forms))
     faces = select(Face.pk, Face.external_image_id).where(
-        Face.collection_id == erased.collection, Face.created_at <= erased.requested_at, names_folder
+        Face.collection_id == erased.collection, Face.created_at <= erased.until, names_folder
     )
     with reading(database) as session:
         pks = [pk for pk, name in session.execute(faces) if erased.is_in_folder(name or "")]
@@ -232,7 +232,7 @@ def _scrub_column(
     for row in session.scalars(select(column.class_).where(*where, column.is_not(None))):
         value = getattr(row, column.key)
         for one in erased:
-            if is_job and row.created_at > one.requested_at:
+            if is_job and row.created_at > one.until:
                 continue
             scrubbed = _scrub_whole(column, value) if one.is_whole and is_job else scrub(value, one)
             if scrubbed != value:

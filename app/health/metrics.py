@@ -14,13 +14,13 @@ from sqlalchemy.orm import Session
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.config import METRICS_VARIABLE
-from app.db.tables import POINTERS, Collection, Deployment, Face, Follower, Job, now
+from app.db.tables import POINTERS, Collection, Deployment, Face, Follower, Job
 from app.deps.caller import Caller
 from app.galleries.damaged_faces import count_damaged_faces
 from app.queue.messages import ImportArchive
 from app.serving.engine import Engine
 from app.serving.limits.photo_failures import PHOTO_FAILURES
-from app.serving.reporter import ALIVE_SECONDS
+from app.serving.reporter import is_alive
 from app.storage.blob_store import DAMAGED_FILES
 
 LATENCY_BUCKETS_SECONDS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -157,7 +157,7 @@ class RequestCounts(Collector):
         behind = Collection.change - Follower.change
         rows = select(Follower.process, Follower.collection_id, Follower.task, behind)
         rows = rows.join(Collection, Collection.id == Follower.collection_id)
-        rows = rows.where(Follower.seen_at > now() - ALIVE_SECONDS)
+        rows = rows.where(is_alive())
         return [tuple(row) for row in self.session.execute(rows) if self._may_see(row[1])]
 
     def _may_see(self, collection: str) -> bool:

@@ -1,9 +1,10 @@
 """The table of jobs as a queue: enqueue a job, claim it with a lease, renew the lease, put it back, end it."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from sqlalchemy import ColumnElement, and_, bindparam, case, exists, literal, or_, select, update
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from app.db.tables import Collection, Job, now
 from app.db.visibility import ALL_ROWS
@@ -13,9 +14,19 @@ LIVE_STATES = ("queued", "running")
 MAX_TRIES = 5
 NEVER = 0.0
 """When a collection was created that does not exist: a job that is bound to it never runs."""
+MAX_AHEAD_SECONDS = 7200.0
+"""No lease is as long, and no delay. What ends later was written by a clock that was set back since, and has ended."""
+
+
+def _has_come(moment: InstrumentedAttribute[Any], at: Any, limit: Any) -> ColumnElement[bool]:
+    """Whether a moment in a row has come. limit: MAX_AHEAD_SECONDS later"""
+    return or_(moment <= at, moment > limit)
+
+
 DUE_QUERY = (
     select(Job.id)
-    .where(Job.state == "queued", Job.queue == bindparam("queue"), Job.not_before <= bindparam("now"))
+    .where(Job.state == "queued", Job.queue == bindparam("queue"))
+    .where(_has_come(Job.not_before, bindparam("now"), bindparam("limit")))
     .limit(1)
 )
 
@@ -67,7 +78,9 @@ def is_bound(session: Session, message: Message) -> bool:
 
 def is_any_due(session: Session, queue: str) -> bool:
     """Whether a job of the queue may be due. It takes a tenth of the time of `claim`, and no lock."""
-    return session.execute(DUE_QUERY, {"queue": queue, "now": now()}).first() is not None
+    at = now()
+    values = {"queue": queue, "now": at, "limit": at + MAX_AHEAD_SECONDS}
+    return session.execute(DUE_QUERY, values).first() is not None
 
 
 def claim(
@@ -91,9 +104,10 @@ def claim(
     is_new, is_part = and_(Job.parent_id.is_(None), Job.not_before == 0.0), Job.parent_id.is_not(None)
     earlier = aliased(Job)
     is_blocked = exists().where(earlier.lock == Job.lock, earlier.id < Job.id, earlier.state.in_(LIVE_STATES))
+    at = now()
     candidate = (
         select(Job.id)
-        .where(Job.state == "queued", Job.queue == queue, Job.not_before <= now())
+        .where(Job.state == "queued", Job.queue == queue, _has_come(Job.not_before, at, at + MAX_AHEAD_SECONDS))
         .where(or_(Job.lock.is_(None), ~is_blocked))
         .order_by(~is_new, ~is_part if parts_first else is_part, _rank_turn(recent), Job.not_before, Job.id)
         .limit(1)
@@ -147,7 +161,9 @@ def end(session: Session, job_id: str, state: str, *, worker: str | None = None,
 
 def free_abandoned(session: Session) -> int:
     """Queue the jobs whose worker has died; those that were tried MAX_TRIES times fail. Returns how many are queued."""
-    abandoned = update(Job).where(Job.state == "running", Job.lease_until.is_not(None), Job.lease_until < now())
+    at = now()
+    has_ended = _has_come(Job.lease_until, at, at + MAX_AHEAD_SECONDS)
+    abandoned = update(Job).where(Job.state == "running", Job.lease_until.is_not(None), has_ended)
     problem = {"code": "WorkerLost", "detail": f"its worker died {MAX_TRIES} times", "status": 500}
     hopeless = abandoned.where(Job.tries >= MAX_TRIES)
     session.execute(hopeless.values(state="failed", problem=problem, lease_until=None, finished_at=now()))

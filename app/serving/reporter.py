@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
-from sqlalchemy import Engine, delete, exists, select, update
+from sqlalchemy import ColumnElement, Engine, delete, exists, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.exc import StaleDataError
@@ -91,11 +91,19 @@ def _describe_state(served: ServedDeployment) -> ReportedState:
     return champion.key.model_id, champion.state.change, champion.state.vectors
 
 
+def is_alive() -> ColumnElement[bool]:
+    """Whether a follower has given a sign of life lately.
+
+    One from the future was written before the clock was set back.
+    """
+    return Follower.seen_at.between(now() - ALIVE_SECONDS, now() + ALIVE_SECONDS)
+
+
 def have_followers_caught_up(session: Session, collection: str, change: int) -> bool:
     """Whether the index of every process that serves the collection holds this change."""
     behind = exists().where(
         Follower.collection_id == collection,
-        Follower.seen_at > now() - ALIVE_SECONDS,
+        is_alive(),
         Follower.change < change,
     )
     return not session.scalar(select(behind))

@@ -11,10 +11,11 @@ from sqlalchemy import Column, Engine, Table, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
 from app.db.session import writing
-from app.db.tables import Collection, Face, ModelRecord, Removal, Subject, Task, Training, now
+from app.db.tables import Collection, Face, ModelRecord, Removal, Subject, Task, Training
 from app.errors import Busy, Conflict, Invalid, NotFound
 from app.queue.jobs import enqueue
 from app.queue.messages import Erase
+from app.queue.moments import find_creation_moment
 from app.snapshots.contents import find_models, list_model_folders, list_selections
 from app.snapshots.erasure import is_being_rewritten
 from app.snapshots.files import BLOBS
@@ -173,11 +174,11 @@ def _insert_collection(
     session: Session, opened: OpenedSnapshot, collection: str, name: str, report: Report, options: RestoreOptions
 ) -> int:
     """Insert the rows of a collection, renumbered, and return the number of its faces."""
-    offsets = read_sequences(session)
+    offsets, created_at = read_sequences(session), find_creation_moment(session, name)
     count = faces = 0
     with Session(opened.rows) as rows:
         for table, statement in list_selections(rows, collection):
-            change = _plan_changes(table, name, offsets, options)
+            change = _plan_changes(table, name, created_at, offsets, options)
             for batch in read_batches(rows, statement):
                 own = _leave_out_known(session, table, [change(row) for row in batch])
                 insert_rows(session.connection(), table, own)
@@ -204,7 +205,9 @@ def _keep_refusals(session: Session, source: str, restored: str) -> None:
     session.execute(people.where(present_end.is_not(None), ends_earlier).values(retain_until=present_end))
 
 
-def _plan_changes(table: Table, name: str, offsets: dict[str, int], options: RestoreOptions) -> Callable[[Row], Row]:
+def _plan_changes(
+    table: Table, name: str, created_at: float, offsets: dict[str, int], options: RestoreOptions
+) -> Callable[[Row], Row]:
     """Return the function that renumbers and renames a row of this table."""
     numbered = {column.name: offset for column in table.columns if (offset := _find_offset(column, offsets))}
     is_collection = table is Collection.__table__
@@ -217,7 +220,7 @@ def _plan_changes(table: Table, name: str, offsets: dict[str, int], options: Res
         if gets_new_id:
             changed["face_id"] = str(uuid4())
         if is_collection:
-            changed |= {"id": name, "created_at": now()}
+            changed |= {"id": name, "created_at": created_at}
         return changed
 
     return change

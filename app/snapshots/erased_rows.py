@@ -58,7 +58,7 @@ def _delete_collection(session: Session, erased: ErasedNames) -> tuple[int, set[
     Returns how many were deleted, 1 or 0, and every name of its faces and people.
     """
     collection = session.get(Collection, erased.collection)
-    if collection is None or collection.created_at > erased.requested_at:
+    if collection is None or collection.created_at > erased.until:
         return 0, set()
     names = list_names(session, erased.collection, (Face.collection_id == erased.collection,), with_subjects=True)
     session.execute(delete(Face).where(Face.collection_id == erased.collection))
@@ -81,7 +81,7 @@ def _delete_people(session: Session, erased: ErasedNames) -> tuple[int, set[str]
     if erased.subject is not None:
         has_face = select(Face.pk).where(Face.subject_pk == Subject.pk).exists()
         is_same = or_(Subject.id == erased.subject, Subject.pk.in_(people - {None}) & ~has_face)
-        is_older = (Subject.collection_id == erased.collection, Subject.created_at <= erased.requested_at)
+        is_older = (Subject.collection_id == erased.collection, Subject.created_at <= erased.until)
         for subject in session.scalars(select(Subject).where(*is_older, is_same)).all():
             names |= {subject.id, subject.external_id}
             delete_subjects(session, Subject.pk == subject.pk)

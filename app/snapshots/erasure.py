@@ -17,7 +17,7 @@ from sqlalchemy.exc import DatabaseError
 from sqlalchemy.orm import Session
 
 from app.db.schema import read_schema_revision
-from app.db.tables import Face
+from app.db.tables import Collection, Face
 from app.errors import Busy, Invalid
 from app.galleries.erased_names import ErasedNames
 from app.snapshots.erased_rows import Check, count_rows, drop_unnamed_files, erase_from_rows
@@ -54,8 +54,6 @@ def erase_from_snapshot(
         concerned = [one for one in erased if manifest.collection in (None, one.collection)]
         if not concerned:
             return SnapshotErasure(manifest)
-        if any(one.is_whole and one.requested_at >= manifest.created_at for one in concerned if manifest.collection):
-            return _delete(folder, concerned)
         return _rewrite(folder, manifest, concerned, check, check_lease)
     except (Invalid, DatabaseError, tarfile.TarError):
         with lock_folder(folder):
@@ -91,6 +89,8 @@ def _rewrite(
         if not changed:
             new.unlink()
             return SnapshotErasure(manifest)
+        if manifest.collection is not None and not _holds_collection(rows):
+            return _delete(folder, [one for one in erased if one.erasure_id in changed])
         files, size = drop_unnamed_files(rows, folder / FILES)
         counts = count_rows(rows, list_copied_tables())
         schema = read_schema_revision(rows) or ""
@@ -115,6 +115,11 @@ def _rewrite(
         raise
     (folder / manifest.rows_file).unlink(missing_ok=True)
     return SnapshotErasure(written, changed)
+
+
+def _holds_collection(rows: Engine) -> bool:
+    with Session(rows) as session:
+        return session.scalar(select(Collection.id).limit(1)) is not None
 
 
 def _replace_manifest(folder: Path, read: SnapshotManifest, written: SnapshotManifest, check_lease: Check) -> None:

@@ -24,7 +24,7 @@ LARGE = {"report": {"curve": [0.25] * 50_000}}
 def no_sweep() -> Iterator[None]:
     """Keep workers from writing sweep jobs."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("workers.schedule.SWEEP_SECONDS", float("inf"))
+        patch.setattr("workers.schedule._is_sweep_due", lambda session: False)
         yield
 
 

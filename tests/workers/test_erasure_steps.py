@@ -49,6 +49,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     standing = Clock()
     for module in (blockers, completion, resumption, erase):
         monkeypatch.setattr(module, "now", standing)
+    monkeypatch.setattr(blockers, "find_latest_moment", lambda session: standing())
     return standing
 
 

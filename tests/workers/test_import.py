@@ -414,7 +414,7 @@ def test_an_import_ends_when_all_indexes_hold_its_faces(staff: Resources) -> Non
     job = asked(staff, uploaded(staff, PEOPLE))
     with writing(staff.database) as session:
         values = {"task": "identity", "model_id": LBP_MODEL, "vectors": 0}
-        session.add(Follower(process="alive", collection_id="staff", change=0, seen_at=now() + 60, **values))
+        session.add(Follower(process="alive", collection_id="staff", change=0, seen_at=now() + 14, **values))
         session.add(Follower(process="dead", collection_id="staff", change=0, seen_at=now() - 60, **values))
     worker = Worker(staff, "default")
     for _ in range(30):

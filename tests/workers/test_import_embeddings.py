@@ -265,7 +265,7 @@ def test_the_import_waits_for_the_indexes(staff: Resources) -> None:
     job = ask(staff, rows, subjects)
     with writing(staff.database) as session:
         values = {"task": "identity", "model_id": OWN.id, "vectors": 0}
-        session.add(Follower(process="alive", collection_id="staff", change=0, seen_at=now() + 60, **values))
+        session.add(Follower(process="alive", collection_id="staff", change=0, seen_at=now() + 14, **values))
     worker = Worker(staff, "default")
     for _ in range(5):
         worker.step()

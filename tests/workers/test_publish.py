@@ -260,7 +260,7 @@ def test_a_publication_ends_when_all_processes_serve_it_and_moves_pointers_once(
     model = keep(resources, make_model("m1"))
     follower = {"process": "api-1", "collection_id": "c", "task": "identity", "vectors": 6}
     with writing(resources.database) as session:
-        session.add(Follower(**follower, model_id=LBP_MODEL, change=1, seen_at=now() + 60))
+        session.add(Follower(**follower, model_id=LBP_MODEL, change=1, seen_at=now() + 14))
         session.add(Follower(**follower | {"process": "dead"}, model_id=LBP_MODEL, change=1, seen_at=now() - 60))
     message, row = job(resources, model.id)
     with pytest.raises(Later):

@@ -11,6 +11,7 @@ from app.db.tables import RESERVATION_SECONDS, Erasure, Evaluation, Job, StoredR
 from app.learning.plan import Plan
 from app.queue.jobs import LIVE_STATES
 from app.queue.messages import Erase, Evaluate, IngestBatch, RestoreSnapshot, Sweep, TakeSnapshot, Train
+from app.queue.moments import find_latest_moment
 from app.serving.reporter import have_followers_caught_up
 from app.storage.audit_log.spool import was_killed
 
@@ -39,7 +40,7 @@ def find_blocker(session: Session, erasure: Erasure, audit: Path) -> Blocker:
     if unserved_at is None:
         if not _is_unserved(session, erasure):
             return Blocker("indexes")
-        unserved_at = now()
+        unserved_at = find_latest_moment(session)
     if _is_request_running(session, unserved_at, audit):
         return Blocker("requests", unserved_at)
     snapshot = _find_running_snapshot(session, erasure.collection_id, unserved_at)
@@ -50,7 +51,7 @@ def find_blocker(session: Session, erasure: Erasure, audit: Path) -> Blocker:
 
 def _is_unserved(session: Session, erasure: Erasure) -> bool:
     if erasure.target == "collection":
-        return now() - erasure.requested_at > SETTLING_SECONDS
+        return not 0 <= now() - erasure.requested_at <= SETTLING_SECONDS
     return have_followers_caught_up(session, erasure.collection_id, erasure.change)
 
 
@@ -82,12 +83,13 @@ def _iterate_running_jobs(session: Session, erasure: Erasure) -> Iterator[str]:
 
     A part of an import counts too: it may end after the import, which was cancelled.
     """
+    until = erasure.targets.get("until", erasure.requested_at)
     is_measuring = and_(  # its protocol files may name the people
-        Job.kind == Evaluate.kind, Job.started_at.is_not(None), Job.created_at <= erasure.requested_at
+        Job.kind == Evaluate.kind, Job.started_at.is_not(None), Job.created_at <= until
     )
     started = select(Job).where(
         Job.state.in_(LIVE_STATES),
-        or_(Job.started_at <= erasure.requested_at, is_measuring),
+        or_(Job.started_at <= until, is_measuring),
         Job.kind.not_in((Erase.kind, Sweep.kind, TakeSnapshot.kind)),
     )
     for job in session.scalars(started.order_by(Job.id)):

@@ -14,6 +14,8 @@ from workers.cleanup.steps import iterate_steps
 from workers.cleanup.stored_files import remove_collection_files, remove_photo_files, remove_unnamed
 from workers.context import JobContext
 
+MAX_ROUNDING_SECONDS = 1.0
+"""By how much the time of a new file may seem to be ahead."""
 FileFingerprints = dict[str, dict[str, Any]]
 
 
@@ -47,12 +49,16 @@ def _store(resources: Resources, erasure: Erasure, values: dict[str, Any]) -> No
 
 
 def _iterate_names(context: JobContext, erasure: Erasure) -> Iterator[str]:
-    """Yield the names of the files that exist. Those of a collection are older than its deletion."""
+    """Yield the names of the files that exist. Those of a collection are older than its deletion.
+
+    Files from the future are so too: they were written before the clock was set back.
+    """
     blobs, collection = context.resources.blobs, erasure.collection_id
     if erasure.target == "collection":
         for name in blobs.names(collection):
             context.check()
-            if blobs.age(collection, name) > now() - erasure.requested_at:
+            age = blobs.age(collection, name)
+            if age > now() - erasure.requested_at or age < -MAX_ROUNDING_SECONDS:
                 yield name
         return
     for image in erasure.targets["images"]:

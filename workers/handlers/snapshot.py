@@ -132,7 +132,7 @@ def _wait_for_erasures(session: Session, message: RestoreSnapshot, context: JobC
     """
     pending = _list_pending_erasures(session, message.source)
     started_at = session.get_one(Job, context.job_id).started_at
-    if started_at is not None and any(requested_at >= started_at for requested_at in pending):
+    if started_at is not None and any(requested_at >= min(started_at, now()) for requested_at in pending):
         raise Conflict(ERASED_MEANWHILE)
     if pending:
         raise Later(RETRY_SECONDS)

@@ -11,7 +11,7 @@ from app.errors import Conflict
 from app.queue import jobs
 from app.queue.messages import FitFirst, Publish
 from app.serving import gallery_calibration
-from app.serving.reporter import ALIVE_SECONDS
+from app.serving.reporter import is_alive
 from workers.context import JobContext
 from workers.importing.batches import PART_FAILED, count_reason
 
@@ -24,7 +24,7 @@ def are_models_current(session: Session, collection: str, closed_at: float) -> b
 
     True too where no process serves the collection, or the import was closed too long ago to wait any longer.
     """
-    followers = Follower.seen_at > now() - ALIVE_SECONDS, Follower.collection_id == collection
+    followers = is_alive(), Follower.collection_id == collection
     if now() - closed_at > MAX_SETTLING_SECONDS:
         return True
     if session.scalar(select(Follower.process).where(*followers).limit(1)) is None:

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from app.db.session import reading
 from app.db.tables import Deployment, Follower, now
 from app.queue.messages import Publish
-from app.serving.reporter import ALIVE_SECONDS
+from app.serving.reporter import is_alive
 from workers.context import JobContext, Later
 
 WAIT_SECONDS = 2.0
@@ -40,9 +40,8 @@ def _is_served(session: Session, message: Publish, task: str, change: int) -> bo
     deployment = session.get(Deployment, (message.collection, task))
     if deployment is None or message.model not in (deployment.champion, deployment.challenger):
         return True
-    alive = Follower.seen_at > now() - ALIVE_SECONDS
     of_task = (Follower.collection_id == message.collection, Follower.task == task)
     ready = select(Follower.process).where(*of_task, Follower.change >= change)
     if message.pointer == "champion":
         ready = ready.where(Follower.model_id == message.model)
-    return not session.scalar(select(Follower.process).where(alive, Follower.process.not_in(ready)).limit(1))
+    return not session.scalar(select(Follower.process).where(is_alive(), Follower.process.not_in(ready)).limit(1))
