@@ -141,21 +141,26 @@ def save_model(model: Model, folder: Path, sign: Sign | None = None) -> Path:
     """Write the model to `folder/<id>` completely or not at all, and return the path. An existing one is kept.
 
     sign: signs the manifest, which has the hashes of all files
+
+    Raises OSError.
     """
     final = folder / model.id
     if final.exists():
         return final
     part = folder / f".{uuid4().hex}"
-    model.embedder.save(part)
-    manifest = model.manifest()
-    manifest["files"] = {p.name: hash_file(p) for p in sorted(part.iterdir())}
-    (part / MANIFEST).write_text(json.dumps(manifest, indent=1))
-    if sign is not None:
-        sign_model(part, sign)
     try:
+        model.embedder.save(part)
+        manifest = model.manifest()
+        manifest["files"] = {p.name: hash_file(p) for p in sorted(part.iterdir())}
+        (part / MANIFEST).write_text(json.dumps(manifest, indent=1))
+        if sign is not None:
+            sign_model(part, sign)
         move_folder(part, final)
-    except OSError:  # another process wrote it first
-        shutil.rmtree(part)
+    except OSError:
+        if not final.exists():  # else another process wrote it first
+            raise
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
     return final
 
 

@@ -1,5 +1,5 @@
-"""Periodic work: free the jobs of dead workers, remove the uploads of ended imports, and enqueue what is due: sweeps,
-updates of atlases, trainings."""
+"""Periodic work: free the jobs of dead workers, remove the uploads of ended imports and of killed processes, and
+enqueue what is due: sweeps, updates of atlases, trainings."""
 
 import logging
 import math
@@ -15,7 +15,7 @@ from app.learning.training_policy import LabelCounts, count_labels, judge_policy
 from app.queue import jobs
 from app.queue.messages import Sweep
 from app.resources import Resources
-from workers.cleanup.uploads import remove_ended_uploads
+from workers.cleanup.uploads import remove_abandoned_uploads, remove_ended_uploads
 from workers.failures import FailureLog
 
 FREE_SECONDS = 2.0
@@ -52,8 +52,8 @@ class Schedule:
             self.atlases_checked_at = time.monotonic()
             with self.failures.skip_failure("update atlases"):
                 self._enqueue_atlas_updates()
-        with self.failures.skip_failure("remove ended uploads"):
-            self._remove_ended_uploads()
+        with self.failures.skip_failure("remove uploads"):
+            self._remove_uploads()
         with self.failures.skip_failure("start due trainings"):
             self._start_due_trainings()
 
@@ -63,9 +63,10 @@ class Schedule:
                 with self.failures.skip_failure("update atlas", atlas.collection_id):
                     enqueue_update(session, atlas)
 
-    def _remove_ended_uploads(self) -> None:
+    def _remove_uploads(self) -> None:
         try:
             remove_ended_uploads(self.resources)
+            remove_abandoned_uploads(self.resources)
         except OSError as error:
             log.warning("uploads.not_removed error=%s", error)
 

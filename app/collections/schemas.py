@@ -16,6 +16,7 @@ OUT: dict[str, Any] = IN | {
     "subject_count": 311,
     "change": 1042,
     "descriptor": None,
+    "damage": None,
     "created_at": examples.MOMENT,
 }
 
@@ -72,6 +73,9 @@ class CollectionOut(BaseModel):
     subject_count: int
     change: int = Field(description="the number of its last change; it rises with every change")
     descriptor: CollectionDescriptor | None = Field(description="of imported vectors; null: the faces are of photos")
+    damage: str | None = Field(
+        description="why the descriptor cannot be read, which is null then, and what to do; null: nothing is damaged"
+    )
     created_at: float
 
 

@@ -18,6 +18,7 @@ from app.storage.recognisers.builtin_models import ensure_model, keep_model
 from app.storage.recognisers.catalogue import find_recogniser
 from app.storage.recognisers.external_models import make_external_model
 from ml.descriptors.external import External
+from ml.errors import Corrupt
 
 
 def put_collection(
@@ -100,18 +101,21 @@ def describe_collections(session: Session, collections: Sequence[Collection]) ->
     ids = [c.id for c in collections]
     faces = _count_rows(session, Face, ids)
     subjects = _count_rows(session, Subject, ids)
-    return [
-        CollectionOut(
+    described = []
+    for c in collections:
+        descriptor, damage = _describe_descriptor(session, c)
+        out = CollectionOut(
             id=c.id,
             description=c.description,
             face_count=faces.get(c.id, 0),
             subject_count=subjects.get(c.id, 0),
             change=c.change,
-            descriptor=_describe_descriptor(get_external(session, c)),
+            descriptor=descriptor,
+            damage=damage,
             created_at=c.created_at,
         )
-        for c in collections
-    ]
+        described.append(out)
+    return described
 
 
 def _count_rows(session: Session, row: type[Face] | type[Subject], ids: list[str]) -> dict[str, int]:
@@ -119,8 +123,13 @@ def _count_rows(session: Session, row: type[Face] | type[Subject], ids: list[str
     return dict(session.execute(counted).all())
 
 
-def _describe_descriptor(external: External | None) -> CollectionDescriptor | None:
+def _describe_descriptor(session: Session, collection: Collection) -> tuple[CollectionDescriptor | None, str | None]:
+    """Return the descriptor of imported vectors, and why it cannot be read: one collection's spoils no list."""
+    try:
+        external = get_external(session, collection)
+    except Corrupt as error:
+        return None, str(error)
     if external is None:
-        return None
+        return None, None
     described = ExternalDescriptor(name=external.recogniser, dim=external.dim, metric=external.metric)
-    return CollectionDescriptor(external=described)
+    return CollectionDescriptor(external=described), None

@@ -13,13 +13,13 @@ from python_multipart.multipart import parse_options_header
 from app.db.field_types import CollectionName
 from app.db.lookups import get_collection
 from app.db.session import reading
-from app.db.tables import new_id
 from app.deps import ResourcesDep
 from app.deps.uploads.form_parts import iterate_form_parts
 from app.deps.uploads.upload_files import UploadWriter, open_upload, remove_upload
 from app.errors import Conflict
 from app.galleries.external_descriptors import get_external
 from app.resources import Resources
+from app.storage.upload_names import name_upload
 from ml.descriptors.external import External
 
 PARTS = ("vectors", "table")
@@ -47,7 +47,7 @@ async def receive_vectors(
     If the request fails, the uploads are deleted. Raises NotFound and Conflict before the body is read, Invalid.
     """
     external, created_at = await run_sync(_read_collection, resources, collection)
-    name = new_id()
+    name = name_upload(request.state.audit_spool.process)
     paths = {"vectors": resources.uploads / name, "table": resources.uploads / f"{name}.table"}
     try:
         names = await _write_parts(request, paths)

@@ -13,7 +13,6 @@ from python_multipart.multipart import parse_options_header
 from app.db.field_types import CollectionName
 from app.db.lookups import get_collection
 from app.db.session import reading
-from app.db.tables import new_id
 from app.deps import ResourcesDep
 from app.deps.server.json_limits import check_json
 from app.deps.uploads.form_parts import iterate_form_parts
@@ -22,6 +21,7 @@ from app.errors import Invalid, TooLarge
 from app.faces.schemas import DirectoryIn
 from app.galleries.external_descriptors import check_takes_photos
 from app.resources import Resources
+from app.storage.upload_names import name_upload
 
 MAX_JSON_BYTES = 65_536
 
@@ -50,7 +50,7 @@ async def receive_import(
     if kind == b"application/json":
         yield ReceivedImport(await _read_directory(request), created_at)
         return
-    path = resources.uploads / new_id()
+    path = resources.uploads / name_upload(request.state.audit_spool.process)
     blocks: AsyncIterator[bytes] = request.stream()
     if kind == b"multipart/form-data":
         blocks = _iterate_file_part(blocks, options.get(b"boundary", b""))

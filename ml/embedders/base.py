@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save
 
 from ml.distances import EUCLIDEAN, Distance
 from ml.errors import CannotGoOn, Corrupt, FitFailed, NotFinite, NotFitted, WrongShape
@@ -254,9 +254,12 @@ class Embedder(ABC):
         return {}
 
     def save(self, folder: Path) -> None:
-        """Write `embedder.json` and `embedder.safetensors` to a folder. They contain numbers and names, but no code."""
+        """Write `embedder.json` and `embedder.safetensors` to a folder. They contain numbers and names, but no code.
+
+        Raises OSError; `save_file` of safetensors would raise an error of its own.
+        """
         folder.mkdir(parents=True, exist_ok=True)
-        save_file(self.learned, folder / "embedder.safetensors")
+        (folder / "embedder.safetensors").write_bytes(save(self.learned))
         state = {"options": self.options(), "tasks": self.tasks, "notes": self.notes}
         (folder / "embedder.json").write_text(json.dumps(state, indent=1))
 

@@ -28,6 +28,9 @@ LINK_ALLOWANCE = 1.0
 COHORT_STRICTNESS = 0.75
 """How much stricter, as a logit, the first grouping is. It only serves to draw a cohort of different people."""
 
+STAGES, STEPS_PER_STAGE = 3, 1_000
+"""Of the progress: a first grouping, the levels of strangers, the grouping."""
+
 
 @dataclass(frozen=True, eq=False)
 class DiscoveredPeople:
@@ -73,14 +76,14 @@ def discover_people(
     *,
     min_probability: float = MIN_PROBABILITY,
     seed: int = 0,
-    check: Callable[[], None] = lambda: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> DiscoveredPeople:
     """Group N faces into people.
 
     rows: (N, d) embeddings; links: (L, 2) positions of faces that are near to each other, from `find_links`. Given the
         links of new faces alone, earlier clusters stay as they are unless a new face joins them.
     min_probability: how probable it must be that two single faces show one person, 0 to 1
-    check: called before each step; it may raise an exception to stop
+    progress: called before each step with the steps done and their number; it may raise an exception to stop
 
     Raises WrongShape.
     """
@@ -94,18 +97,32 @@ def discover_people(
     labels, cannot_link, _ = apply_constraints(known.start, known.constraints)
     face_logit = _to_logit(min_probability)
 
-    def merge(levels: StrangerLevels, strictness: float) -> MergedClusters:
+    def merge(levels: StrangerLevels, strictness: float, stage: int) -> MergedClusters:
         clusters = ClusterMeans.of(rows, labels, levels.levels, metric)
         is_named = np.zeros(len(clusters.counts), np.bool_)
         is_named[labels[known.is_named]] = True
         limits = face_logit + strictness, face_logit + strictness - GROUP_ALLOWANCE
         rule = MergeRule(calibration, levels.typical, *limits)
-        return merge_clusters(clusters, labels[links], rule, cannot_link=cannot_link, is_named=is_named, check=check)
+        report = _report_stage(progress, stage)
+        return merge_clusters(
+            clusters, labels[links], rule, cannot_link=cannot_link, is_named=is_named, progress=report
+        )
 
-    first = merge(StrangerLevels.unknown(len(rows)), COHORT_STRICTNESS).owner[labels]
+    first = merge(StrangerLevels.unknown(len(rows)), COHORT_STRICTNESS, 0).owner[labels]
     cohort = draw_cohort(first, np.random.default_rng(seed))
-    merged = merge(StrangerLevels.measure(rows, cohort, first, metric, check), 0.0)
+    levels = StrangerLevels.measure(rows, cohort, first, metric, _report_stage(progress, 1))
+    merged = merge(levels, 0.0, 2)
+    progress(STAGES * STEPS_PER_STAGE, STAGES * STEPS_PER_STAGE)
     return _describe(labels, merged)
+
+
+def _report_stage(progress: Callable[[int, int], None], stage: int) -> Callable[[int, int], None]:
+    """Return what reports the progress of one stage, in steps of all; its end is the start of the next."""
+
+    def report(done: int, total: int) -> None:
+        progress(STEPS_PER_STAGE * stage + STEPS_PER_STAGE * done // (total + 1), STAGES * STEPS_PER_STAGE)
+
+    return report
 
 
 def _describe(labels: Ids, merged: MergedClusters) -> DiscoveredPeople:

@@ -86,19 +86,20 @@ def merge_clusters(
     *,
     cannot_link: Ids,
     is_named: Flags,
-    check: Callable[[], None] = lambda: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> MergedClusters:
     """Merge linked clusters while the rule lets any be merged. Changes `clusters`.
 
     links: (L, 2) pairs of cluster numbers that may be merged; cannot_link: (P, 2) pairs that never lie in one cluster
     is_named: (C,) which clusters are people with a name, of whom no two are merged
-    check: called before each round; it may raise an exception to stop
+    progress: called before each round with the links that are settled and their number; it may raise an exception to
+        stop
     """
     owner, weakest, is_named = np.arange(len(is_named)), np.full(len(is_named), np.inf), is_named.copy()
     links = _normalise(links, len(owner))
-    ranks = rule.ranks(clusters, links)
+    ranks, total = rule.ranks(clusters, links), len(links)
     while True:
-        check()
+        progress(total - len(links), total)
         kept = (ranks[0] >= rule.group_logit) & ~is_named[links].all(axis=1)
         kept &= ~_is_forbidden(links, cannot_link, len(owner))
         links, ranks = links[kept], ranks[:, kept]

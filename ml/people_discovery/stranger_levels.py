@@ -45,12 +45,12 @@ class StrangerLevels:
         cohort: Ids,
         labels: Ids,
         metric: Distance,
-        check: Callable[[], None] = lambda: None,
+        progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> Self:
         """Measure the levels of (N, d) rows against a cohort of strangers: (M,) positions.
 
         labels: (N,) cluster numbers; a face of the cohort is no stranger to the faces of its own cluster
-        check: called before each block; it may raise an exception to stop
+        progress: called before each block with the faces done and their number; it may raise an exception to stop
         """
         if len(cohort) < MIN_COHORT_FACES:
             return cls.unknown(len(rows))
@@ -59,7 +59,7 @@ class StrangerLevels:
         size = max(1, DISTANCES_PER_BLOCK // len(cohort))
         levels, strangers = np.empty(len(rows)), rows[cohort]
         for start in range(0, len(rows), size):
-            check()
+            progress(start, len(rows))
             part = slice(start, start + size)
             distances = metric.distances(rows[part], strangers)
             distances[labels[part, None] == labels[cohort]] = np.inf

@@ -12,6 +12,8 @@ from app.db.tables import ClusteredFace, Deployment, Face, FaceCluster, PeopleSe
 from tests.databases import remove_test_data
 from tests.rows import GalleryWriter, make_model, people
 from tests.service import Service
+from workers.handlers.discover_people import LINKS_END, MERGED_END
+from workers.progress import ProgressReporter
 
 BASE = "/v1/collections/staff/clusters"
 CENTRES = 12
@@ -74,6 +76,21 @@ def test_faces_without_a_name_are_grouped_by_person(service: Service) -> None:
     page = service.client.get(BASE, params={"limit": 2}).json()
     rest = service.client.get(BASE, params={"next_token": page["next_token"]}).json()["clusters"]
     assert [*page["clusters"], *rest] == clusters
+
+
+def test_the_progress_moves_while_faces_are_merged(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workers.progress.REPORT_SECONDS", 0.0)
+    written, write = list[int](), ProgressReporter._write
+
+    def note_progress(reporter: ProgressReporter, done: int) -> None:
+        written.append(done)
+        write(reporter, done)
+
+    monkeypatch.setattr(ProgressReporter, "_write", note_progress)
+    make_gallery(service).add({"m": faces_of(0, 8)}, [None] * 8 * CENTRES)
+    discover(service)
+    assert written == sorted(written)
+    assert len({done for done in written if LINKS_END < done < MERGED_END}) > 3
 
 
 def test_a_cluster_can_be_named(service: Service) -> None:

@@ -1,13 +1,15 @@
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
+from sqlalchemy import delete
 
 from app.collections.schemas import CollectionIn
 from app.collections.service import put_collection
 from app.db.session import writing
-from app.db.tables import Collection, Deployment
+from app.db.tables import Collection, Deployment, ModelRecord
 from app.errors import Conflict
 from app.resources import Resources
 from tests.app.test_faces import picture, wait_until
@@ -37,6 +39,32 @@ def test_collections_are_listed_in_pages(service: Service) -> None:
     assert [c["id"] for c in first["collections"] + rest["collections"]] == list("abcde")
     assert rest.get("next_token") is None
     assert service.client.get("/v1/collections?next_token=broken").status_code == 422
+
+
+@pytest.mark.parametrize(
+    "manifest", [None, {}, {"descriptors": []}, {"descriptors": [{"name": "external", "options": {"size": 0}}]}]
+)
+def test_a_collection_whose_descriptor_cannot_be_read_is_listed_and_can_be_deleted(
+    service: Service, manifest: dict[str, Any] | None
+) -> None:
+    """As after a restore by an earlier version of a snapshot that was altered."""
+    for name in "abc":
+        service.client.put(f"/v1/collections/{name}")
+    with writing(service.resources.database) as session:
+        session.get_one(Collection, "b").external_model = "nope"
+        if manifest is not None:
+            session.add(ModelRecord(id="nope", manifest=manifest))
+    listed = service.client.get("/v1/collections").json()["collections"]
+    assert [(c["id"], c["descriptor"], c["damage"] is None) for c in listed] == [
+        ("a", None, True), ("b", None, False), ("c", None, True),
+    ]  # fmt: skip
+    shown = service.client.get("/v1/collections/b").json()
+    assert "'nope'" in shown["damage"]
+    refused = service.client.post("/v1/collections/b/faces", files={"file": picture()}, data={"aligned": True})
+    assert (refused.status_code, refused.json()["code"]) == (503, "ModelUnavailable")
+    assert service.client.delete("/v1/collections/b").status_code == 204
+    with writing(service.resources.database) as session:
+        session.execute(delete(ModelRecord).where(ModelRecord.id == "nope"))
 
 
 def test_a_deleted_collection_is_not_found(service: Service) -> None:

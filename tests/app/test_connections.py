@@ -35,7 +35,7 @@ class Application:
     """Answers `/` at once, `/large` with more than a socket takes, and `/whole` with the same in one message.
 
     When their bodies are complete it answers `/echo` with the length of the body, and `/headers` with the names of the
-    headers.
+    headers. It answers `/late` after a while, and `/events` until the client goes.
     """
 
     def __init__(self) -> None:
@@ -53,6 +53,15 @@ class Application:
                 length += len(message.get("body", b""))
             self.disconnects += message["type"] == "http.disconnect"
             body = str(length).encode()
+        if scope["path"] == "/events":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"event", "more_body": True})
+            while (await receive())["type"] != "http.disconnect":
+                continue
+            self.disconnects += 1
+            return
+        if scope["path"] == "/late":
+            await asyncio.sleep(LIMIT_SECONDS / 2)
         if scope["path"] == "/headers":
             body = b" ".join(name for name, _ in scope["headers"])
         headers = [(b"content-length", str(len(body)).encode())]
@@ -212,6 +221,74 @@ def test_a_client_that_hangs_up_while_it_pipelines_is_no_failure(
     assert exchange(server.port, b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").status == 200
     assert "Exception in ASGI application" not in caplog.text
     assert server.application.paths.count("/large") == 1, "nobody waits for the answers to the others"
+
+
+@pytest.mark.parametrize(
+    ("requests", "body"),
+    [
+        (b"GET /late HTTP/1.1\r\nHost: x\r\n\r\n", b"ok"),
+        (b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n", b"x" * LARGE_BYTES),
+        (b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc", b"3"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + b"GET /late HTTP/1.1\r\nHost: x\r\n\r\n" * 2, b"ok"),
+    ],
+    ids=["waits", "is large", "has a body", "are three"],
+)
+def test_requests_are_answered_though_the_client_sends_nothing_more(
+    server: SimpleNamespace, requests: bytes, body: bytes
+) -> None:
+    with connect(server.port) as connection:
+        connection.sendall(requests)
+        connection.shutdown(socket.SHUT_WR)
+        answer = read_answer(connection, timeout=MAX_SECONDS)
+    assert (answer.status, answer.is_closed) == (200, True)
+    assert answer.body.endswith(body)
+    assert answer.body.count(b"200 OK") == requests.count(b"HTTP/1.1") - 1
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET / HTTP/1.1\r\n",
+        b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\na",
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    ],
+    ids=["nothing", "half of the headers", "half of a body", "nothing after an answer"],
+)
+def test_a_client_that_ends_without_a_whole_request_is_cut_off_at_once(
+    server: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(protocol, "MAX_HEADER_SECONDS", 60.0)
+    monkeypatch.setattr(progress, "MAX_STALL_SECONDS", 60.0)
+    with connect(server.port) as connection:
+        connection.sendall(sent)
+        time.sleep(LIMIT_SECONDS / 2)
+        connection.shutdown(socket.SHUT_WR)
+        assert read_answer(connection, timeout=MAX_SECONDS).is_closed
+
+
+def test_a_stream_of_events_ends_with_its_client(server: SimpleNamespace) -> None:
+    with connect(server.port) as connection:
+        connection.sendall(b"GET /events HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b"200 OK" in connection.recv(1_000)
+        connection.shutdown(socket.SHUT_WR)
+        assert read_answer(connection, b"HTTP/1.1 200 OK\r\n\r\n", timeout=MAX_SECONDS).is_closed
+    deadline = time.monotonic() + MAX_SECONDS
+    while not server.application.disconnects and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert server.application.disconnects == 1
+
+
+def test_a_client_that_ends_and_reads_nothing_is_cut_off(server: SimpleNamespace) -> None:
+    with connect(server.port) as connection:
+        connection.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+        connection.shutdown(socket.SHUT_WR)
+        deadline = time.monotonic() + MAX_SECONDS
+        while not server.application.paths and time.monotonic() < deadline:
+            time.sleep(0.01)
+        while server.count() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert server.count() == 0
 
 
 def test_a_slow_body_that_goes_on_is_read(server: SimpleNamespace) -> None:

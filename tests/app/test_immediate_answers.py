@@ -191,6 +191,21 @@ def test_drawn_requests_are_answered_as_by_the_layers(gallery: GalleryWriter) ->
     run(test)
 
 
+def test_a_key_that_is_sent_twice_is_refused_by_the_layers(gallery: GalleryWriter) -> None:
+    resources = gallery.resources
+    with writing(resources.database) as session:
+        secret = keys.create_key(session, "reader", "a")[1]
+    body = RIGHT[:-1] + b", " + RIGHT[1:]
+
+    async def test() -> None:
+        async with open_api(resources.settings) as api:
+            await wait_until_answered(api, secret)
+            status, _, refusal, *_ = await api.ask(api.app, make_request(secret, body=body), [body])
+            assert (status, "'vector' twice" in json.loads(refusal)["detail"]) == (422, True)
+
+    run(test)
+
+
 def test_the_limits_of_a_key_count_what_is_answered_at_once(gallery: GalleryWriter) -> None:
     resources = gallery.resources
     with writing(resources.database) as session:

@@ -1,17 +1,19 @@
 """The structure of JSON bodies is limited before they are parsed."""
 
 import json
+import re
 from typing import Any
 
 import pytest
 
-from app.deps.server.json_limits import MAX_DEPTH, MAX_KEYS, MAX_VALUES, JsonLimits, check_json, is_surely_within
+from app.deps.server.json_limits import MAX_DEPTH, MAX_KEYS, MAX_VALUES, JsonLimits, check_json, is_surely_accepted
 from app.deps.server.request_structure import MAX_QUERY_PARAMETERS, RequestStructureMiddleware, allow_values
 from app.errors import Invalid
 from tests.asgi import Answer, call
 
 JSON = [("content-type", "application/json")]
 KEYS = {f"k{i}": i for i in range(MAX_KEYS)}
+LONG_KEY = "k" * 5_000
 TEXT = 'a,b:[{"' * 30_000
 
 
@@ -56,10 +58,35 @@ def test_json_beyond_a_limit_is_refused_with_its_name(data: bytes, limit: str) -
         check_json(data)
 
 
-def test_what_is_surely_within_the_limits_is_not_scanned() -> None:
-    assert is_surely_within(json.dumps({"image": "A" * 10**6}).encode())
-    assert is_surely_within(json.dumps({"vector": [0.1] * 65_536}).encode())
-    assert not is_surely_within(json.dumps(["a,b"] * 10).encode(), JsonLimits(values=19))
+@pytest.mark.parametrize(
+    ("data", "key"),
+    [
+        ('{"a": 1, "a": 1}', "'a'"),
+        ('[{"a": 1}, {"b": {"c": [], "a": 2, "c": {}}}]', "'c'"),
+        ('{"subject": "Ada", "\\u0073ubject": "Grace"}', "'subject'"),
+        ('{"\\ud800": 1, "\\ud800": 2}', "ud800"),
+        (json.dumps({"text": TEXT})[:-1] + ', "text": 1}', "'text'"),
+        (f'{{"{LONG_KEY}": 1, "{LONG_KEY}": 2}}', LONG_KEY[:100] + "'"),
+    ],
+)
+def test_a_key_that_an_object_has_twice_is_refused_with_its_name(data: str, key: str) -> None:
+    for given in (data, data.encode()):
+        with pytest.raises(Invalid, match=re.escape(key)) as refused:
+            check_json(given)
+        assert len(refused.value.detail) < 200
+
+
+@pytest.mark.parametrize(
+    "data", [b'{"a": {"a": 1}, "b": {"a": "a"}}', b'[{"a": 1}, {"a": 1}]', b'{"a": "a:a", "b": ":"}', b'{"a": 1, "a": ']
+)
+def test_keys_of_different_objects_may_be_equal(data: bytes) -> None:
+    check_json(data)
+
+
+def test_what_is_surely_accepted_the_limits_is_not_scanned() -> None:
+    assert is_surely_accepted(json.dumps({"image": "A" * 10**6}).encode())
+    assert is_surely_accepted(json.dumps({"vector": [0.1] * 65_536}).encode())
+    assert not is_surely_accepted(json.dumps(["a,b"] * 10).encode(), JsonLimits(values=19))
 
 
 async def echo_length(scope: Any, receive: Any, send: Any) -> None:
@@ -75,6 +102,13 @@ def post(body: bytes, headers: list[tuple[str, str]] = JSON, **requirements: Any
     state = {"requirements": {"x-role": "reader"} | requirements, "request_id": "r"}
     chunks = [body[:100], body[100:]]
     return call(RequestStructureMiddleware(echo_length), "POST", "/v1/x", headers=headers, chunks=chunks, state=state)
+
+
+@pytest.mark.parametrize("length", [10, 100_000])
+def test_the_middleware_refuses_a_key_that_is_sent_twice(length: int) -> None:
+    answer = post(b'{"description": "%s", "description": ""}' % (b"x" * length))
+    assert (answer.status, answer.json()["code"]) == (422, "InvalidParameter")
+    assert "'description'" in answer.json()["detail"]
 
 
 def test_the_middleware_answers_for_what_the_framework_would_parse() -> None:

@@ -193,6 +193,9 @@ def test_an_interrupted_upload_leaves_no_file_and_is_no_failure_of_the_service(
         head = [f"POST {BASE}:import HTTP/1.1", "Host: x", f"Authorization: {key}", "Content-Length: 9000000", "", ""]
         wire.sendall("\r\n".join(head).encode() + bytes(3_000_000))
         wait_until(lambda: bool(list(staff.resources.uploads.iterdir())))
+        [upload] = staff.resources.uploads.iterdir()
+        process = upload.name.partition("-")[0]
+        assert (staff.resources.audit / f"{process}.lock").exists(), "its name says who receives it"
     wait_until(lambda: not list(staff.resources.uploads.iterdir()))
     wait_until(lambda: 'status="422"' in read_import_requests(staff))
     assert 'status="500"' not in read_import_requests(staff)

@@ -71,10 +71,14 @@ def test_faces_of_one_moment_are_merged_many_at_once(noise: float) -> None:
     rows, calibration = np.concatenate([known, moment]), calibrate(known, who)
     index, ids = indexes.build(np.arange(len(rows)), rows, EUCLIDEAN), np.arange(len(rows))
     links = find_links(index, ids, ids, find_link_distance(calibration))
-    rounds: list[None] = []
-    found = discover_people(rows, links, EUCLIDEAN, calibration, check=lambda: rounds.append(None))
+    calls: list[tuple[int, int]] = []
+    found = discover_people(rows, links, EUCLIDEAN, calibration, progress=lambda *call: calls.append(call))
     assert len(np.unique(found.labels[len(known) :])) == 1
-    assert len(rounds) < len(moment) / 10
+    assert len(calls) < len(moment) / 10
+    done = [done for done, _ in calls]
+    assert done == sorted(done)
+    assert (done[-1], done.count(done[-1])) == (calls[-1][1], 1)
+    assert len(set(done)) > len(done) / 2, "it moves from round to round"
 
 
 def test_merging_equals_agglomerative_clustering_where_all_faces_are_linked() -> None:
@@ -232,11 +236,11 @@ def test_wrong_input_is_refused() -> None:
         discover_people(rows, NO_PAIRS, EUCLIDEAN, calibration, min_probability=1.0)
 
 
-def test_a_check_stops_the_search() -> None:
+def test_the_search_is_stopped_where_its_progress_is_reported() -> None:
     rows, who = make_people(20, 3)
 
-    def stop() -> None:
+    def stop(done: int, total: int) -> None:
         raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        discover_people(rows, NO_PAIRS, EUCLIDEAN, calibrate(rows, who), check=stop)
+        discover_people(rows, NO_PAIRS, EUCLIDEAN, calibrate(rows, who), progress=stop)

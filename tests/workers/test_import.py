@@ -26,15 +26,18 @@ from app.jobs.schemas import ItemOut
 from app.queue import jobs
 from app.queue.messages import FitFirst, ImportArchive, IngestBatch, Sweep
 from app.resources import Resources
+from app.storage.audit_log.spool import AuditSpool
 from app.storage.blob_store import Blobs
 from app.storage.model_cache import LBP_MODEL
 from app.storage.stored_faces import read_crops
+from app.storage.upload_names import name_upload
 from app.subjects.service import merge_subjects
 from ml.embedders.cosine import Cosine
 from ml.embedders.l2 import L2
 from ml.model import Model, Recipe
 from ml.types import Spec
 from tests.gallery import collection
+from tests.killed_process import kill_process
 from tests.ml.tiny_onnx import tiny_onnx
 from workers.context import Interrupted, JobContext, Later
 from workers.description import describe_faces
@@ -400,6 +403,24 @@ def test_the_archive_of_an_import_whose_workers_died_is_deleted(staff: Resources
     with reading(staff.database) as session:
         assert (session.get_one(Job, job).problem or {})["code"] == "WorkerLost"
     assert not path.exists()
+
+
+def test_the_uploads_of_a_killed_process_are_deleted_unless_an_import_reads_them(staff: Resources) -> None:
+    alive, killed = AuditSpool(staff.audit), kill_process(staff.audit)
+    try:
+        abandoned, read, young, received = (
+            staff.uploads / name_upload(process) for process in (killed, killed, killed, alive.process)
+        )
+        table = abandoned.with_name(f"{abandoned.name}.table")
+        for path in (abandoned, table, read, young, received):
+            path.write_bytes(b"x")
+        for path in (abandoned, table, read, received):
+            os.utime(path, (now() - 120, now() - 120))
+        asked(staff, read)
+        Schedule(staff).tick()
+        assert set(staff.uploads.iterdir()) == {read, young, received}
+    finally:
+        alive.close()
 
 
 def test_a_worker_goes_on_if_an_upload_cannot_be_deleted(staff: Resources, monkeypatch: pytest.MonkeyPatch) -> None:

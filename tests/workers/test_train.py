@@ -19,12 +19,15 @@ from app.resources import Resources
 from app.storage.blob_store import Blobs
 from app.storage.model_cache import HOLDOUT_SUFFIX
 from app.storage.stored_faces import CropsDamaged
+from ml.embedders.base import Embedder
 from ml.errors import CannotGoOn, TooFewPairs
 from ml.evaluation.comparisons.models import ModelComparison
 from ml.evaluation.records import EvaluationReport
+from tests.full_disk import save_on_full_disk
 from tests.gallery import context, enrol
 from workers.context import Interrupted
 from workers.handlers import train
+from workers.main import Worker
 from workers.training import training_data
 
 LDML = {"dim": 8, "steps": 60, "groups": 16, "others": 16, "min_pairs": 10}
@@ -90,6 +93,25 @@ def test_a_training_ends_with_a_candidate_and_its_report(resources: Resources) -
     assert min(impostors.effective) < impostors.n / 10  # few people are in all of its pairs
     listed = resources.models.get(made.id + HOLDOUT_SUFFIX).provenance["held_out_faces"]
     assert len(listed) == 4 * report["held_out_people"]
+
+
+def test_a_training_that_meets_a_full_disk_is_tried_again(
+    resources: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.main.RETRY_SECONDS", 0.0)
+    enrol(resources, "c", range(12))
+    job, _ = begin(resources, options=LDML | {"steps": 5}, holdout=0.0)
+    with writing(resources.database) as session:
+        session.get_one(Job, job.id).state = "queued"
+    worker, states = Worker(resources, job.queue), []
+    for has_room in (False, True):
+        with monkeypatch.context() as patched:
+            if not has_room:
+                patched.setattr(Embedder, "save", save_on_full_disk)
+            assert worker.step()
+        with reading(resources.database) as session:
+            states.append(session.get_one(Job, job.id).state)
+    assert states == ["queued", "succeeded"]
 
 
 def test_a_training_that_runs_twice_ends_with_the_same_model(resources: Resources) -> None:

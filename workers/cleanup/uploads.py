@@ -13,8 +13,11 @@ from app.db.tables import Job
 from app.queue.jobs import LIVE_STATES
 from app.queue.messages import ImportArchive, ImportEmbeddings
 from app.resources import Resources
+from app.storage.upload_names import was_receiver_killed
 from workers.cleanup.steps import ORPHAN_SECONDS
 
+KILLED_SECONDS = 60.0
+"""Uploads of killed processes stay for so long, as PostgreSQL may still carry out a commit that was sent before."""
 PART = aliased(Job)
 IS_LIVE = Job.state.in_(LIVE_STATES) | exists().where(PART.parent_id == Job.id, PART.state.in_(LIVE_STATES))
 """An import and its parts read the archive, and a part may end after the import was cancelled."""
@@ -38,6 +41,20 @@ def remove_ended_uploads(resources: Resources) -> int:
     since = min(map(_get_modified_at, paths)) - ORPHAN_SECONDS  # clocks of hosts may differ
     ended = _list_uploads(resources, ~IS_LIVE, Job.finished_at > since)
     return _remove(path for path in paths if _get_upload_name(path) in ended)
+
+
+def remove_abandoned_uploads(resources: Resources) -> int:
+    """Remove what killed processes received and no live import reads, and return the number of files."""
+    latest = time.time() - KILLED_SECONDS
+    killed = [
+        path
+        for path in resources.uploads.iterdir()
+        if _get_modified_at(path) < latest and was_receiver_killed(path, resources.audit)
+    ]
+    if not killed:
+        return 0
+    used = _list_uploads(resources, IS_LIVE)  # read last: by now nothing of these processes will be committed
+    return _remove(path for path in killed if _get_upload_name(path) not in used)
 
 
 def _list_uploads(resources: Resources, *where: ColumnElement[bool]) -> set[str]:

@@ -28,11 +28,11 @@ def discover_people_in_collection(message: DiscoverPeople, context: JobContext) 
         links = find_links(
             gallery.index, gallery.pks, sources, distance, progress=lambda done, total: linking(done, total, {})
         )
+        merging = reporter.phase("merging", LINKS_END, MERGED_END)
         people = discover_people(
             gallery.index.rows(gallery.pks), links, gallery.model.metric, gallery.calibration, gallery.known,
-            min_probability=message.min_probability, check=context.check,
+            min_probability=message.min_probability, progress=lambda done, total: merging(done, total, {}),
         )  # fmt: skip
-        reporter.phase("merging", LINKS_END, MERGED_END)(1, 1, {})
         clusters = list_clusters(gallery, people)
         store_clusters(context, gallery, clusters, message.min_probability)
         reporter.phase("done", PROGRESS_STEPS, PROGRESS_STEPS)(1, 1, {})

@@ -18,7 +18,7 @@ from app.deps.admission.gate import AdmissionGate
 from app.deps.admission.middleware import MAX_UNCHECKED_BYTES
 from app.deps.admission.work import Work
 from app.deps.caller import Caller
-from app.deps.server.json_limits import is_surely_within
+from app.deps.server.json_limits import is_surely_accepted
 from app.deps.server.request_headers import limit_request_id
 from app.deps.server.security_headers import SECURITY_HEADERS
 from app.deps.server.whole_answers import Headers, find_send_whole
@@ -166,7 +166,7 @@ class ImmediateAnswersMiddleware:
         if message["type"] != "http.request" or message.get("more_body", False):
             return None
         request = ReadRequest(scope, collection, message.get("body", b""))
-        if not is_surely_within(request.body) or not self.steps.gate.has_free_slot(caller.key_id):
+        if not is_surely_accepted(request.body) or not self.steps.gate.has_free_slot(caller.key_id):
             return None
         loop = asyncio.get_running_loop()
         received = _Received(request, caller, loop.create_future())

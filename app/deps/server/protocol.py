@@ -105,6 +105,19 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if self.unparsed_bytes > MAX_HEADER_BYTES and self.refused_at is None:
             self._refuse(_describe_long_headers())
 
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Return whether the connection stays open for the answer when the client has closed its writing side.
+
+        A client that has gone looks the same until something is written to it. An answer that has begun without a
+        length, such as a stream of events, may never end: its client is taken to have gone.
+        """
+        if self.phase is not Phase.ANSWER or self.refused_at is not None:
+            return False
+        if self.cycle.response_complete or self.cycle.chunked_encoding:
+            return False
+        self.cycle.keep_alive = False
+        return True
+
     def on_message_begin(self) -> None:
         self._enter(Phase.HEADERS)
         self.header_bytes = self.header_count = self.unparsed_bytes = 0

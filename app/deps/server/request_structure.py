@@ -1,4 +1,5 @@
-"""Refuse requests with too many parameters, or names that are not UTF-8, and JSON bodies that are too deep or large.
+"""Refuse requests with too many parameters, or names that are not UTF-8, and JSON bodies that are too deep or large, or
+have a key twice.
 
 This happens before the framework parses them: it makes an error of each part that it does not know.
 """
@@ -13,12 +14,14 @@ from fastapi.responses import JSONResponse
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.deps.server.json_limits import DEFAULT_LIMITS, JsonLimits, check_json, is_surely_within
+from app.deps.server.json_limits import DEFAULT_LIMITS, JsonLimits, check_json, is_surely_accepted
 from app.errors import Invalid, describe_problem
 
 MAX_QUERY_PARAMETERS = 100
 CHECKS = CapacityLimiter(1)
 """A check holds Python's lock, so that several at once would not be faster."""
+MAX_BYTES_AT_ONCE = 4_096
+"""So few are checked on the event loop, in two milliseconds at most, and do not wait for the check of a long body."""
 LINES = {"x-body": "lines"}
 """The entry of a route's `openapi_extra` for a body of lines, each of which the route checks itself."""
 
@@ -57,7 +60,9 @@ class RequestStructureMiddleware:
         messages = await _receive_body(receive)
         limits = JsonLimits(values=requirements.get("x-max-json-values", DEFAULT_LIMITS.values))
         body = messages[0]["body"]
-        if not is_surely_within(body, limits):
+        if len(body) <= MAX_BYTES_AT_ONCE:
+            check_json(body, limits)
+        elif not is_surely_accepted(body, limits):
             await run_sync(check_json, body, limits, limiter=CHECKS)
 
         async def receive_again() -> Message:
