@@ -11,6 +11,7 @@ from app.queue.messages import Sweep
 from workers.cleanup.audit import cut_audit_log
 from workers.cleanup.expired_subjects import erase_expired_subjects
 from workers.cleanup.snapshots import remove_unfinished_snapshots
+from workers.cleanup.staged_models import remove_staged_models
 from workers.cleanup.stale_rows import remove_old_rows, remove_unused_embeddings
 from workers.cleanup.stored_files import remove_collection_files, remove_orphans
 from workers.cleanup.uploads import remove_old_uploads
@@ -44,6 +45,7 @@ def sweep_all(message: Sweep, context: JobContext) -> dict[str, Any]:
     resume_erasures(resources)
     delete_late_snapshots(resources)
     remove_unfinished_snapshots(resources)
+    remove_staged_models(resources)
     resources.blobs.empty_trash()
     for collection in sorted({*collections, *resources.blobs.collections()}):
         context.check()
