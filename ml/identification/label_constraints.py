@@ -137,7 +137,7 @@ class ConstraintBuilder:
         self._owners = owners
         self._groups = _Groups(owners)
         self._different: defaultdict[int, list[LabelledPair]] = defaultdict(list)  # owner -> labels of their faces
-        self._found: defaultdict[int, _FoundExclusions] = defaultdict(_FoundExclusions)  # person -> so far
+        self._so_far: defaultdict[int, _ExclusionsSoFar] = defaultdict(_ExclusionsSoFar)  # person -> so far
         self._exclusions: dict[int, Exclusions] = {}
         self._nameless: dict[int, tuple[int, ...]] = {}  # person -> their nameless faces, of those that were looked up
         self._separated: defaultdict[int, dict[int, LabelledPair]] = defaultdict(dict)
@@ -171,7 +171,7 @@ class ConstraintBuilder:
         for person in {self._groups.find(owner) for owner in joined}:
             renewed |= self._groups.rivals(person)
         for owner in renewed:
-            self._found.pop(owner, None)
+            self._so_far.pop(owner, None)
             self._exclusions.pop(owner, None)
         for owner in joined:
             self._nameless.pop(owner, None)
@@ -227,15 +227,15 @@ class ConstraintBuilder:
 
         A face that is ruled out for a person rules out the nameless faces that labels say are the same as it.
         """
-        members, found = self._groups.members(person), self._found[person]
+        members, so_far = self._groups.members(person), self._so_far[person]
         for label in labels:
             for face, other in ((label.face_a, label.face_b), (label.face_b, label.face_a)):
                 if self._owners[other] not in members or self._owners[face] in members:
                     continue  # it is about the other one's person, or both have one name
                 rival = self._groups.find(self._owners[face])
-                found.add(RuledOut(face, label), rival, self._list_nameless(rival))
-        if found.labelled:
-            self._exclusions[person] = Exclusions(tuple(found.labelled), tuple(found.groups))
+                so_far.add(RuledOut(face, label), rival, self._list_nameless(rival))
+        if so_far.labelled:
+            self._exclusions[person] = Exclusions(tuple(so_far.labelled), tuple(so_far.groups))
 
     def _list_nameless(self, person: int) -> tuple[int, ...]:
         if person not in self._nameless:
@@ -244,7 +244,7 @@ class ConstraintBuilder:
         return self._nameless[person]
 
 
-class _FoundExclusions:
+class _ExclusionsSoFar:
     """Whom a person is not, as far as labels have been added: lists in rising order, and what orders them."""
 
     def __init__(self) -> None:
