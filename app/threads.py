@@ -7,6 +7,8 @@ which respects the CPU set and the container's quota.
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import cv2
 import faiss
@@ -35,9 +37,14 @@ def set_switch_interval() -> None:
     sys.setswitchinterval(SWITCH_SECONDS)
 
 
-def use_all_cores(processes: int) -> None:
+@contextmanager
+def all_cores(processes: int) -> Iterator[None]:
     """Let the calling thread compute on all cores by FAISS, which so many processes share."""
     faiss.omp_set_num_threads(max(1, cpu_count() // processes))
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(get_threads())
 
 
 def get_threads() -> int:

@@ -4,6 +4,7 @@
 """
 
 import pkgutil
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -19,6 +20,7 @@ def names(kind: str) -> tuple[str, ...]:
     return tuple(sorted(name for name in modules if name != "base" and not name.startswith("_")))
 
 
+@cache
 def component(kind: str, name: str) -> type[Any]:
     """Return the one public class that `ml/<kind>/<name>.py` defines.
 

@@ -16,6 +16,7 @@ from app.clusters.schemas import (
 )
 from app.db.lookups import get_collection
 from app.db.tables import BUILT_IN_TASK, ClusteredFace, Face, FaceCluster, Subject, now
+from app.db.visibility import ALL_ROWS
 from app.deps.job_response import JobOut, point_to_job
 from app.deps.paging import read_page
 from app.deps.shared_schemas import SubjectRef
@@ -49,10 +50,14 @@ def list_clusters(session: Session, collection: str, state: ClusterState, limit:
 def list_faces(session: Session, collection: str, cluster_id: int, limit: int, token: str | None) -> ClusterFacesOut:
     """Describe a cluster, and list one page of its faces. Raises NotFound, Invalid."""
     cluster = _get_cluster(session, collection, cluster_id)
-    members = select(ClusteredFace.face_pk).where(ClusteredFace.cluster_pk == cluster.pk)
-    faces, next_token = read_page(session, Face, Face.pk, limit, token, Face.pk.in_(members), _IS_NAMELESS)
+    is_nameless = exists().where(Face.pk == ClusteredFace.face_pk, _IS_NAMELESS)
+    is_member = ClusteredFace.cluster_pk == cluster.pk
+    members, next_token = read_page(session, ClusteredFace, ClusteredFace.face_pk, limit, token, is_member, is_nameless)
+    pks = [member.face_pk for member in members]
+    named = select(Face.pk, Face.face_id).where(Face.pk.in_(pks))
+    face_ids = dict(session.execute(named, execution_options=ALL_ROWS).all())
     [described] = _describe_clusters(session, [cluster])
-    return ClusterFacesOut(cluster=described, faces=[face.face_id for face in faces], next_token=next_token)
+    return ClusterFacesOut(cluster=described, faces=[face_ids[pk] for pk in pks], next_token=next_token)
 
 
 def name_cluster(
@@ -99,7 +104,8 @@ def dismiss_cluster(session: Session, collection: str, cluster_id: int) -> Clust
     return _describe_clusters(session, [cluster])[0]
 
 
-_IS_NAMELESS: ColumnElement[bool] = Face.subject_pk.is_(None)
+_IS_NAMELESS: ColumnElement[bool] = func.coalesce(Face.subject_pk, 0) == 0
+"""Not `IS NULL`: SQLite would look in the index of subjects for all faces without one, before those of a cluster."""
 
 
 def _has_faces() -> ColumnElement[bool]:
@@ -115,15 +121,17 @@ def _get_cluster(session: Session, collection: str, cluster_id: int) -> FaceClus
 
 
 def _describe_clusters(session: Session, clusters: Sequence[FaceCluster]) -> list[ClusterOut]:
+    # whoever sees a cluster sees its faces and its subject; restricted to their collection, SQLite would read all of it
     pks = [cluster.pk for cluster in clusters]
     members = select(ClusteredFace.cluster_pk, func.count()).join(Face, Face.pk == ClusteredFace.face_pk)
     members = members.where(ClusteredFace.cluster_pk.in_(pks), _IS_NAMELESS).group_by(ClusteredFace.cluster_pk)
-    counts = dict(session.execute(members).all())
+    counts = dict(session.execute(members, execution_options=ALL_ROWS).all())
     samples: dict[int, list[str]] = {}
-    for pk, face_id in session.execute(_select_samples(pks)):
+    for pk, face_id in session.execute(_select_samples(pks), execution_options=ALL_ROWS):
         samples.setdefault(pk, []).append(face_id)
     suggested = {cluster.suggested_subject_pk for cluster in clusters} - {None}
-    people = {s.pk: s for s in session.scalars(select(Subject).where(Subject.pk.in_(suggested), may_be_used(now())))}
+    usable = select(Subject).where(Subject.pk.in_(suggested), may_be_used(now()))
+    people = {s.pk: s for s in session.scalars(usable, execution_options=ALL_ROWS)}
     return [_describe(cluster, counts.get(cluster.pk, 0), samples.get(cluster.pk, []), people) for cluster in clusters]
 
 

@@ -69,10 +69,10 @@ def read_page(
     Raises Invalid for a token of another list or order.
     """
     newest = order == "newest"
+    sizes = select(key, _measure_json(row, without)).where(*where).order_by(key.desc() if newest else key)
     if next_token:
         last = decode_token(next_token, key.type.python_type, newest)
-        where = (*where, key < last if newest else key > last)
-    sizes = select(key, _measure_json(row, without)).where(*where).order_by(key.desc() if newest else key)
+        sizes = sizes.where(key < last if newest else key > last)
     keys, page_bytes = list[Any](), 0
     for value, size in session.execute(sizes.limit(limit + 1)):
         if len(keys) == limit or page_bytes >= MAX_PAGE_BYTES:
@@ -82,6 +82,7 @@ def read_page(
         page_bytes += size
     else:
         token = None
+    # with the token too, SQLite would read all rows after it
     chosen = select(row).where(*where, key.in_(keys)).order_by(key.desc() if newest else key)
     return list(session.scalars(chosen.options(*map(defer, (*without, *unread))))), token
 

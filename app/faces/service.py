@@ -10,6 +10,7 @@ from app.db.field_types import Role
 from app.db.lookups import get_collection, get_face, make_not_found
 from app.db.session import reading, writing
 from app.db.tables import Collection, Face, Job, Subject
+from app.db.visibility import ALL_ROWS
 from app.deps.paging import read_page
 from app.enrolment.archives.formats import recognise_format
 from app.enrolment.photo_analysis import EnrolmentRequest, analyse_photo
@@ -106,7 +107,9 @@ def list_faces(session: Session, collection: str, face_filter: FaceFilter, limit
 def describe_faces(session: Session, faces: list[Face]) -> list[FaceOut]:
     """Describe faces, each with its subject."""
     pks = {f.subject_pk for f in faces}
-    subjects = {s.pk: s for s in session.scalars(select(Subject).where(Subject.pk.in_(pks - {None})))}
+    named = select(Subject).where(Subject.pk.in_(pks - {None}))
+    # whoever sees a face sees its subject; restricted to their collection, SQLite would read all subjects of it
+    subjects = {s.pk: s for s in session.scalars(named, execution_options=ALL_ROWS)}
     return [FaceOut.of(f, subjects.get(f.subject_pk or 0)) for f in faces]
 
 

@@ -48,7 +48,7 @@ def list_unready_reasons(engine: Engine) -> list[str]:
             if engine.resources.models.find_damage(champion) is not None:
                 reasons.append(CHAMPION_DAMAGED)
             elif entry is None:
-                reasons.append("not loaded yet")
+                reasons += ["not loaded yet"] if change else []  # without a change there is no face to be found
             elif entry[1].change != change:
                 reasons += _report_lag(engine, entry[0], change - entry[1].change)
             else:

@@ -1,11 +1,12 @@
 """Run slow work beside the follower, so that a moved pointer never waits: loading, building, calibrating, saving."""
 
 import logging
+import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, wait
-from functools import partial
 from typing import Any, TypeVar
 
 from app.allocator import trim_heaps
@@ -13,6 +14,7 @@ from app.allocator import trim_heaps
 log = logging.getLogger("likeness.engine")
 
 MAX_RUNNING_TASKS = 2
+MIN_ANNOUNCEMENT_SECONDS = 0.5
 Result = TypeVar("Result")
 
 
@@ -31,18 +33,31 @@ def start_thread(work: Callable[[], Result], name: str) -> Future[Result]:
 
 
 class BackgroundTasks:
-    """Two tasks run at once, each in its own thread. Only the follower's thread starts them and takes results."""
+    """Two tasks run at once, in threads that end when none waits. Only the follower's thread starts them and takes
+    results.
+
+    done: announces that tasks have ended; of many short ones at most every MIN_ANNOUNCEMENT_SECONDS, since the follower
+        then looks at all deployments
+    """
 
     def __init__(self, done: Callable[[], None]) -> None:
-        self._running, self._done = threading.Semaphore(MAX_RUNNING_TASKS), done
+        self._done, self._announced_at = done, -math.inf
         self._under_way: dict[Hashable, Future[Any]] = {}
         self._awaited: set[Hashable] = set()
+        self._lock = threading.Lock()  # held to change what follows
+        self._waiting = deque[tuple[Future[Any], Callable[[], object]]]()
+        self._thread_count = 0
 
     def start(self, key: Hashable, work: Callable[[], object]) -> Future[Any]:
         """Start the work, unless a task with this key is under way."""
         if key not in self._under_way:
-            future = self._under_way[key] = start_thread(partial(self._run, work), "background-task")
-            future.add_done_callback(lambda _: self._done())
+            future = self._under_way[key] = Future[Any]()
+            with self._lock:
+                self._waiting.append((future, work))
+                needs_thread = self._thread_count < MAX_RUNNING_TASKS
+                self._thread_count += needs_thread
+            if needs_thread:
+                threading.Thread(target=self._run, name="background-task", daemon=True).start()
         return self._under_way[key]
 
     def busy(self, key: Hashable) -> bool:
@@ -72,11 +87,31 @@ class BackgroundTasks:
         """Wait at most this long for the tasks under way; later ones end with the process."""
         wait(self._under_way.values(), seconds)
 
-    def _run(self, work: Callable[[], Result]) -> Result:
-        started = time.monotonic()
-        with self._running:
+    def _run(self) -> None:
+        """Do what waits, one task after the other."""
+        while (task := self._take()) is not None:
+            started = time.monotonic()
+            future, work = task
             try:
-                return work()
-            finally:
-                trim_heaps()  # what it computed with may have been as large as an index
-                log.debug("background_task.done s=%.2f", time.monotonic() - started)
+                future.set_result(work())
+            except Exception as error:
+                future.set_exception(error)
+            log.debug("background_task.done s=%.2f", time.monotonic() - started)
+            del future, work, task  # a result may be as large as an index
+            self._announce()
+        trim_heaps()  # what they computed with may have been as large as an index
+
+    def _take(self) -> tuple[Future[Any], Callable[[], object]] | None:
+        with self._lock:
+            if self._waiting:
+                return self._waiting.popleft()
+            self._thread_count -= 1
+            return None
+
+    def _announce(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            if self._waiting and now - self._announced_at < MIN_ANNOUNCEMENT_SECONDS:
+                return
+            self._announced_at = now
+        self._done()

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import select
 
 from app.db.session import snapshot
-from app.db.tables import DEFAULT_FPIR, Deployment
+from app.db.tables import DEFAULT_FPIR, Deployment, Face
 from app.errors import AppError
 from app.resources import Resources
 from app.serving import gallery_calibration
@@ -25,12 +25,14 @@ from app.serving.labels.constraints import ServedConstraints
 from app.serving.labels.reader import LabelReader
 from app.serving.loaded_index import LoadedIndex
 from app.serving.scores import Scores
-from app.threads import use_all_cores
 from ml.errors import LikenessError
+from ml.indexes import MAX_FLAT_FACES
 
 log = logging.getLogger("likeness.engine")
 
 MIN_SAVE_INTERVAL_SECONDS = 300.0
+MIN_SAVED_VECTORS = 1_000
+"""An index of fewer has no snapshot: to read its rows takes as long, and there may be thousands of such indexes."""
 LOAD_RETRY_SECONDS = 60.0
 IDLE_SECONDS = 0.5
 MAX_PRELOADED_BYTES = 256 * 2**20
@@ -115,7 +117,8 @@ class DeploymentSync:
             self._recalibrate(served.champion, served.scores[row.champion].calibrated_at_count)
             for index in served.indexes.values():
                 may_save = time.monotonic() - index.save_tried_at > MIN_SAVE_INTERVAL_SECONDS
-                if may_save and index.saved_change != index.state.change:
+                is_large = index.state.vectors >= MIN_SAVED_VECTORS
+                if is_large and may_save and index.saved_change != index.state.change:
                     index.save_tried_at = time.monotonic()
                     self.tasks.start(("save", index), partial(self.save, index))
 
@@ -132,7 +135,7 @@ class DeploymentSync:
     def save(self, index: LoadedIndex) -> None:
         """Write a snapshot if the index has changed since the last one and agrees with its table."""
         with index.update_lock:
-            if index.saved_change == index.state.change:
+            if index.saved_change == index.state.change or index.state.vectors < MIN_SAVED_VECTORS:
                 return
             if self.loader.update(index, compare=True):
                 self.snapshots.save(index.key, index.index, index.state.change)
@@ -141,22 +144,36 @@ class DeploymentSync:
                 index.is_stale = True
                 log.warning("index.disagrees collection=%s task=%s", index.key.collection, index.key.task)
 
-    def _load(self, key: IndexKey) -> LoadedIndex | None:
-        """Return the loaded index, with the table of its faces at hand; None while it is loading."""
+    def _load(self, key: IndexKey, change: int) -> LoadedIndex | None:
+        """Return the loaded index, with the table of its faces at hand; None while it is loading.
+
+        change: the collection's last change
+        """
+        if change == 0 and key.compensation == 0:
+            return self.loader.make_empty(key)
         loaded = self.tasks.result(("load", key), partial(self._load_with_faces, key))
-        if loaded is not None:
+        if loaded is not None and loaded.state.change != change:
             self.loader.update(loaded)
         return loaded
 
     def _load_with_faces(self, key: IndexKey) -> LoadedIndex:
-        """Load the index and the table of its faces at once; on all cores while there are no searches to slow down."""
-        if not self.registry.all():
-            use_all_cores(self.resources.settings.api_processes)
+        """Load the index and the table of its faces, of many faces at once.
+
+        On a thread of its own or on several cores, a few faces take several times as long.
+        """
         collection = CollectionKey(key.collection, key.collection_created_at)
+        if not self._has_many_faces(key.collection):
+            self.face_tables.load(collection)
+            return self.loader.load(key)
         faces = start_thread(partial(self.face_tables.load, collection), "face-table")
-        loaded = self.loader.load(key)
+        loaded = self.loader.load(key, on_all_cores=not self.registry.all())
         faces.result()
         return loaded
+
+    def _has_many_faces(self, collection: str) -> bool:
+        later = select(Face.pk).where(Face.collection_id == collection).limit(1).offset(MAX_FLAT_FACES)
+        with snapshot(self.resources.database) as session:
+            return session.scalar(later) is not None
 
     def _swap_champion(self, served: ServedDeployment | None, row: DeploymentRow) -> None:
         """Swap in the champion once it is loaded. While it loads, only the old champion stays in memory."""
@@ -165,7 +182,7 @@ class DeploymentSync:
             if served is not None and len(indexes) > 1:
                 indexes = {model_id: index for model_id, index in indexes.items() if index is served.champion}
                 self.registry.put(replace(served, indexes=indexes))
-            loaded = self._load(row.index_key(row.champion))
+            loaded = self._load(row.index_key(row.champion), row.change)
             if loaded is None:
                 return
             indexes[row.champion] = loaded
@@ -213,7 +230,7 @@ class DeploymentSync:
 
         The next reading waits as long as this one took, so that frequent labels leave half of the time for searches.
         """
-        if row.label_change <= constraints.change:
+        if row.label_change <= constraints.change or row.change == 0:
             return replace(constraints, change=row.change)
         if time.monotonic() < self._constraints_due_at.get(row.key, 0.0):
             return constraints
@@ -255,7 +272,7 @@ class DeploymentSync:
         wanted = row.index_key(index.key.model_id)
         if index.key == wanted or index.key.model_id not in row.pointers.values():
             return
-        loaded = self._load(wanted)
+        loaded = self._load(wanted, row.change)
         served = self.registry.get(row.key)
         if loaded is not None and served is not None:
             self._publish(served, {**served.indexes, index.key.model_id: loaded})
@@ -296,7 +313,7 @@ class DeploymentSync:
             try:
                 retry_at = self._load_retry_at.get(key, 0.0)
                 if time.monotonic() >= retry_at and self._is_worth_preloading(served, row, key):
-                    index = served.indexes.get(key.model_id) or self._load(key)
+                    index = served.indexes.get(key.model_id) or self._load(key, row.change)
                     indexes |= {} if index is None else {key.model_id: index}
             except (AppError, LikenessError) as error:
                 self._load_retry_at[key] = time.monotonic() + LOAD_RETRY_SECONDS

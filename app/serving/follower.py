@@ -51,6 +51,8 @@ def _read_deployments(session: Session) -> list[DeploymentRow]:
 
 
 def _describe(row: Any, versions: Mapping[tuple[str, str, str], int]) -> DeploymentRow:
+    if not versions:
+        return DeploymentRow(*row)
     models = {model for model in (row.champion, row.challenger, row.previous) if model}
     of_models = {model: (row.collection_id, row.task, model) for model in models}
     compensations = {model: versions[key] for model, key in of_models.items() if key in versions}

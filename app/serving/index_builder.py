@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, and_, func, select
 from sqlalchemy.orm import Session
 
 from app.db.session import stream_raw_rows
@@ -57,6 +57,15 @@ class IndexKey:
             Face.collection_id == self.collection,
         )
 
+    @property
+    def embedding_condition(self) -> ColumnElement[bool]:
+        """The condition of an outer join of faces with embeddings.
+
+        With an inner join, SQLite reads the embeddings of all collections under the model, once for each of them.
+        """
+        is_key = Embedding.model_id == self.model_id, Embedding.task == self.task
+        return and_(*is_key, Embedding.face_pk == Face.pk)
+
 
 def find_embedding_size(model: Model, task: str) -> int:
     """Return the size of the model's embeddings for this task."""
@@ -85,20 +94,21 @@ def count_rows(session: Session, key: IndexKey) -> tuple[int, int]:
     Damaged faces without an embedding are not counted.
     """
     damaged = count_without_embedding(session, key.collection, key.model_id, key.task)
-    faces = select(func.count()).select_from(Face).where(Face.collection_id == key.collection)
-    vectors = select(func.count()).select_from(Embedding).join(Face, Face.pk == Embedding.face_pk)
-    return (session.scalar(faces) or 0) - damaged, session.scalar(vectors.where(*key.row_conditions)) or 0
+    counted = select(func.count(Face.pk), func.count(Embedding.face_pk)).outerjoin(Embedding, key.embedding_condition)
+    faces, vectors = session.execute(counted.where(Face.collection_id == key.collection)).one()
+    return faces - damaged, vectors
 
 
 def read_embeddings(
     session: Session, key: IndexKey, dim: int, compensation: Compensation, *where: ColumnElement[bool]
 ) -> Iterator[EmbeddingBatch]:
     """Yield batches of (n,) face pks with their corrected (n, dim) embeddings. where: further conditions"""
-    chosen = select(Embedding.face_pk, Embedding.vector, Face.source).join(Face, Face.pk == Embedding.face_pk)
-    chosen = chosen.where(*key.row_conditions, *where)
+    chosen = select(Embedding.face_pk, Embedding.vector, Face.source).select_from(Face)
+    chosen = chosen.outerjoin(Embedding, key.embedding_condition).where(Face.collection_id == key.collection, *where)
     size, parts = max(1, min(4096, BATCH_BYTES // (4 * dim))), list[EmbeddingBatch]()
     for rows in stream_raw_rows(session, chosen, size):
-        parts.append(_decode_batch(rows, dim, compensation))
+        if embedded := [row for row in rows if row[0] is not None]:
+            parts.append(_decode_batch(embedded, dim, compensation))
         if sum(len(pks) for pks, _ in parts) >= size:
             yield _join_batches(parts)
             parts = []

@@ -2,7 +2,10 @@
 
 import logging
 import time
+from contextlib import nullcontext
 from dataclasses import replace
+
+import numpy as np
 
 from app.db.session import snapshot
 from app.resources import Resources
@@ -11,8 +14,11 @@ from app.serving.compensation.store import read_compensation
 from app.serving.index_builder import IndexKey
 from app.serving.index_snapshots import SnapshotStore
 from app.serving.loaded_index import LoadedIndex
+from app.threads import all_cores
 
 log = logging.getLogger("likeness.engine")
+
+NO_IDS = np.empty(0, np.int64)
 
 
 class IndexLoader:
@@ -22,9 +28,10 @@ class IndexLoader:
         self.resources, self.snapshots = resources, snapshots
         self._embedding_sizes: dict[tuple[str, str], int] = {}
 
-    def load(self, key: IndexKey) -> LoadedIndex:
+    def load(self, key: IndexKey, *, on_all_cores: bool = False) -> LoadedIndex:
         """Load the snapshot and bring it up to date. If it is missing or disagrees with the rows, build the index anew.
 
+        on_all_cores: to build a large index, while there are no searches to slow down
         Raises OperationalError, NotFound, ml.Corrupt.
         """
         saved = self.snapshots.load(key, self.resources.settings.index_device)
@@ -37,9 +44,20 @@ class IndexLoader:
             if is_current and not loaded.index.needs_rebuild():
                 return loaded
             log.warning("index.snapshot_stale collection=%s task=%s", key.collection, key.task)
-        return self.build(key)
+        return self.build(key, on_all_cores=on_all_cores)
 
-    def build(self, key: IndexKey) -> LoadedIndex:
+    def make_empty(self, key: IndexKey) -> LoadedIndex:
+        """Make the index of a collection that has never had a face, for which no table is read."""
+        model, device, ids = self.resources.models.get(key.model_id), self.resources.settings.index_device, NO_IDS
+        chosen, folder = index_builder.choose_index(model), self.resources.indexes
+        index = index_builder.assemble_index(
+            ids, (), (), self.embedding_size(key), model.metric, device, chosen=chosen, folder=folder
+        )
+        loaded = LoadedIndex(key, model, index, change=0)
+        loaded.note_comparison(True, 0)
+        return loaded
+
+    def build(self, key: IndexKey, *, on_all_cores: bool = False) -> LoadedIndex:
         """Build the index from the rows, corrected by the current compensation."""
         started = time.monotonic()
         model, device = self.resources.models.get(key.model_id), self.resources.settings.index_device
@@ -47,16 +65,17 @@ class IndexLoader:
             change = index_builder.read_change(session, key) or 0
             compensation = read_compensation(session, key.collection, key.task, key.model_id)
             key = replace(key, compensation=compensation.version)
-            index = index_builder.build_index(
-                session,
-                key,
-                self.embedding_size(key),
-                model.metric,
-                device,
-                compensation=compensation,
-                chosen=index_builder.choose_index(model),
-                folder=self.resources.indexes,
-            )
+            with all_cores(self.resources.settings.api_processes) if on_all_cores else nullcontext():
+                index = index_builder.build_index(
+                    session,
+                    key,
+                    self.embedding_size(key),
+                    model.metric,
+                    device,
+                    compensation=compensation,
+                    chosen=index_builder.choose_index(model),
+                    folder=self.resources.indexes,
+                )
             loaded = LoadedIndex(key, model, index, change, compensation)
             loaded.note_comparison(index_builder.count_rows(session, key) == (len(index), len(index)), change)
         seconds = time.monotonic() - started

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
-from sqlalchemy import ColumnElement, Engine, delete, exists, select, update
+from sqlalchemy import ColumnElement, Engine, delete, exists, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.exc import StaleDataError
@@ -68,17 +68,23 @@ class Reporter:
                 )
             is_living = (Collection.id.in_({c for c, _ in changed}), ~Collection.is_deleted)
             existing = set(session.scalars(select(Collection.id).where(*is_living)))
-            for (collection, task), (model_id, change, vectors) in changed.items():
-                if collection in existing:
-                    row = Follower(process=self.process, collection_id=collection, task=task, model_id=model_id)
-                    row.change, row.vectors, row.seen_at = change, vectors, now()
-                    session.merge(row)
-            session.flush()
+            of_changed = select(Follower.collection_id, Follower.task).where(
+                is_own, Follower.collection_id.in_(existing)
+            )
+            written = {(collection, task) for collection, task in session.execute(of_changed)}
+            rows = [self._make_row(key, state) for key, state in changed.items() if key[0] in existing]
+            for statement, is_written in ((insert(Follower), False), (update(Follower), True)):
+                if chosen := [row for row in rows if ((row["collection_id"], row["task"]) in written) == is_written]:
+                    session.execute(statement, chosen)
             seen = update(Follower).where(is_own).values(seen_at=now()).returning(Follower.task)
             row_count = len(session.scalars(seen).all())
         # a sweep may have deleted the rows of this process, if it took it for dead: then write all of them again
         self._reported = dict(states) if row_count == len(states) else {}
         self._last_heartbeat_at = time.monotonic()
+
+    def _make_row(self, key: DeploymentKey, state: ReportedState) -> dict[str, object]:
+        names = ("collection_id", "task", "model_id", "change", "vectors")
+        return {"process": self.process, "seen_at": now(), **dict(zip(names, (*key, *state), strict=True))}
 
     def sign_off(self) -> None:
         """Delete the rows of this process. Raises Busy."""

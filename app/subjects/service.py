@@ -7,6 +7,7 @@ from sqlalchemy.orm import Session
 
 from app.db.lookups import get_collection
 from app.db.tables import Collection, Face, Subject
+from app.db.visibility import ALL_ROWS
 from app.deps.paging import read_page
 from app.errors import Invalid
 from app.galleries import subjects
@@ -63,7 +64,8 @@ def describe_subjects(session: Session, subjects: Sequence[Subject]) -> list[Sub
     """Describe subjects, each with the number of its faces."""
     pks = [s.pk for s in subjects]
     counted = select(Face.subject_pk, func.count()).where(Face.subject_pk.in_(pks)).group_by(Face.subject_pk)
-    counts = dict(session.execute(counted).all())
+    # whoever sees a subject sees its faces; restricted to their collection, SQLite would read all faces of it
+    counts = dict(session.execute(counted, execution_options=ALL_ROWS).all())
     return [SubjectOut.of(s, counts.get(s.pk, 0)) for s in subjects]
 
 

@@ -1,9 +1,10 @@
 """What settled labels mean for a search: which faces are one person, and whom a face cannot be."""
 
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, TypeVar
 
 
 class LabelledPair(NamedTuple):
@@ -30,6 +31,9 @@ class ExcludedGroup(NamedTuple):
 
     faces: tuple[int, ...]
     label: LabelledPair
+
+
+Entry = TypeVar("Entry", RuledOut, ExcludedGroup)
 
 
 class Exclusions(NamedTuple):
@@ -133,6 +137,7 @@ class ConstraintBuilder:
         self._owners = owners
         self._groups = _Groups(owners)
         self._different: defaultdict[int, list[LabelledPair]] = defaultdict(list)  # owner -> labels of their faces
+        self._so_far: defaultdict[int, _ExclusionsSoFar] = defaultdict(_ExclusionsSoFar)  # person -> so far
         self._exclusions: dict[int, Exclusions] = {}
         self._nameless: dict[int, tuple[int, ...]] = {}  # person -> their nameless faces, of those that were looked up
         self._separated: defaultdict[int, dict[int, LabelledPair]] = defaultdict(dict)
@@ -145,7 +150,6 @@ class ConstraintBuilder:
         ones mean: then this one is of no more use.
         """
         labels = sorted(labels)
-        changed: set[int] = set()
         is_first = not self._separated and not self._groups.joined_by
         different = [label for label in labels if not label.same]
         for face in {face for label in different for face in label[:2]}:
@@ -153,7 +157,7 @@ class ConstraintBuilder:
         for label in different:
             if self._groups.are_joined(label) and not self._have_one_name(label):
                 return False
-            self._separate(label, changed)
+            self._separate(label)
         joined: set[int] = set()
         for label in sorted((label for label in labels if label.same), key=_order_of_joining):
             people = self._groups.join(label)
@@ -163,15 +167,15 @@ class ConstraintBuilder:
                 self._contradicted.append(label)
             else:
                 joined |= people
-        changed |= joined
+        renewed = set(joined)
         for person in {self._groups.find(owner) for owner in joined}:
-            changed |= self._groups.rivals(person)
-        for owner in changed:
+            renewed |= self._groups.rivals(person)
+        for owner in renewed:
+            self._so_far.pop(owner, None)
             self._exclusions.pop(owner, None)
         for owner in joined:
             self._nameless.pop(owner, None)
-        for person in {self._groups.find(owner) for owner in changed}:
-            self._rule_out(person)
+        self._rule_out(different, {self._groups.find(owner) for owner in renewed})
         return True
 
     def person(self, owner: int) -> int:
@@ -195,39 +199,65 @@ class ConstraintBuilder:
     def _have_one_name(self, label: LabelledPair) -> bool:
         return self._owners[label.face_a] == self._owners[label.face_b]
 
-    def _separate(self, label: LabelledPair, changed: set[int]) -> None:
-        """changed: takes the owners whose ruled out faces are to be found anew"""
+    def _separate(self, label: LabelledPair) -> None:
         self._groups.separate(label)
         _separate_faces(self._separated, label)
         for owner in {self._owners[face] for face in label[:2]}:
             self._different[owner].append(label)
-            changed.add(owner)
 
-    def _rule_out(self, person: int) -> None:
-        """Find the faces that are not this person, each with the first label that says so.
+    def _rule_out(self, added: Sequence[LabelledPair], renewed: Set[int]) -> None:
+        """Find the faces that people are not: from these labels, or from all of theirs for those who are renewed.
+
+        added: in rising order; renewed: people who were joined, and those who are not one of them
+        """
+        labels = {person: self._list_labels(person) for person in renewed}
+        for label in added:
+            for person in {self._groups.find(self._owners[face]) for face in label[:2]} - renewed:
+                labels.setdefault(person, []).append(label)
+        for person, of_person in labels.items():
+            self._rule_out_for(person, of_person)
+
+    def _list_labels(self, person: int) -> list[LabelledPair]:
+        """List the labels "not the same" of a person's faces, in rising order."""
+        members = self._groups.members(person)
+        return sorted({label for owner in members for label in self._different.get(owner, ())})
+
+    def _rule_out_for(self, person: int, labels: Iterable[LabelledPair]) -> None:
+        """Add the faces that are not this person, each with the first label that says so.
 
         A face that is ruled out for a person rules out the nameless faces that labels say are the same as it.
         """
-        members = self._groups.members(person)
-        labelled: dict[int, LabelledPair] = {}
-        groups: dict[int, LabelledPair] = {}
-        for label in {label for owner in members for label in self._different.get(owner, ())}:
+        members, so_far = self._groups.members(person), self._so_far[person]
+        for label in labels:
             for face, other in ((label.face_a, label.face_b), (label.face_b, label.face_a)):
                 if self._owners[other] not in members or self._owners[face] in members:
                     continue  # it is about the other one's person, or both have one name
-                labelled[face] = min(labelled.get(face, label), label)
                 rival = self._groups.find(self._owners[face])
-                groups[rival] = min(groups.get(rival, label), label)
-        if labelled:
-            excluded = [ExcludedGroup(self._list_nameless(rival), label) for rival, label in sorted(groups.items())]
-            faces = tuple(RuledOut(face, label) for face, label in sorted(labelled.items()))
-            self._exclusions[person] = Exclusions(faces, tuple(group for group in excluded if group.faces))
+                so_far.add(RuledOut(face, label), rival, self._list_nameless(rival))
+        if so_far.labelled:
+            self._exclusions[person] = Exclusions(tuple(so_far.labelled), tuple(so_far.groups))
 
     def _list_nameless(self, person: int) -> tuple[int, ...]:
         if person not in self._nameless:
             owners = self._groups.members(person)
             self._nameless[person] = tuple(sorted(owner // 2 for owner in owners if owner % 2))
         return self._nameless[person]
+
+
+class _ExclusionsSoFar:
+    """Whom a person is not, as far as labels have been added: lists in rising order, and what orders them."""
+
+    def __init__(self) -> None:
+        self.labelled: list[RuledOut] = []
+        self.groups: list[ExcludedGroup] = []
+        self._faces: list[int] = []
+        self._rivals: list[int] = []
+
+    def add(self, ruled_out: RuledOut, rival: int, nameless: tuple[int, ...]) -> None:
+        """Add a labelled face of another person, and their nameless faces."""
+        _add_first(self._faces, self.labelled, ruled_out.face, ruled_out)
+        if nameless:
+            _add_first(self._rivals, self.groups, rival, ExcludedGroup(nameless, ruled_out.label))
 
 
 class _Groups:
@@ -310,6 +340,16 @@ class _Groups:
 
     def representatives(self) -> dict[int, int]:
         return {owner: self._stands_for(group) for owner, group in self._group.items()}
+
+
+def _add_first(keys: list[int], entries: list[Entry], key: int, entry: Entry) -> None:
+    """Add an entry in the order of the keys, unless its key has one with an earlier label."""
+    position = bisect_left(keys, key)
+    if position == len(keys) or keys[position] != key:
+        keys.insert(position, key)
+        entries.insert(position, entry)
+    elif entry.label < entries[position].label:
+        entries[position] = entry
 
 
 def _order_of_joining(label: LabelledPair) -> tuple[float, LabelledPair]:

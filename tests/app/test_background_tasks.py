@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+from concurrent.futures import Future
 
 import pytest
 
@@ -43,11 +44,35 @@ def test_tasks_run_two_at_a_time_and_a_key_runs_once() -> None:
     assert tasks.start(0, work) is futures[0]
     assert tasks.result(0, work) is None
     go.set()
-    for _ in futures:
-        assert done.acquire(timeout=10), "the end of a task is announced"
+    assert [future.result(10) for future in futures] == [7] * 5
+    assert done.acquire(timeout=10), "the end of the last task is announced"
     assert most == [MAX_RUNNING_TASKS]
     assert tasks.result(0, work) == 7
     assert not tasks.busy(0)
+
+
+def test_many_short_tasks_start_two_threads_and_are_announced_together() -> None:
+    """Each was a thread from the start, and its end had the follower look at all deployments: 2,500 times 2,500."""
+    ended, announced = threading.Event(), list[int]()
+
+    def announce() -> None:
+        announced.append(sum(future.done() for future in futures))
+        if announced[-1] == len(futures):
+            ended.set()
+
+    others, most = threading.active_count(), [0]
+
+    def work() -> None:
+        most[0] = max(most[0], threading.active_count())
+
+    tasks, futures = BackgroundTasks(announce), list[Future[object]]()
+    go = threading.Event()
+    futures += [tasks.start(("first", number), lambda: go.wait(10)) for number in range(MAX_RUNNING_TASKS)]
+    futures += [tasks.start(key, work) for key in range(200)]
+    go.set()
+    assert ended.wait(10)
+    assert len(announced) < 20
+    assert most[0] <= others + MAX_RUNNING_TASKS
 
 
 def test_an_error_is_raised_where_the_result_is_taken_and_logged_where_it_is_not(

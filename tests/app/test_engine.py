@@ -21,7 +21,7 @@ from app.queue import jobs
 from app.queue.messages import ImportEmbeddings
 from app.resources import Resources
 from app.search.enrolled_faces import read_templates
-from app.serving import gallery_calibration, index_builder
+from app.serving import deployment_sync, gallery_calibration, index_builder
 from app.serving.batching import MAX_WAITING_REQUESTS, Slots
 from app.serving.deployments import SearchEffort
 from app.serving.engine import Engine, open_engine
@@ -52,6 +52,12 @@ def resources(lasting: Resources) -> Iterator[Resources]:
     delete_collections(lasting.database)
     for file in lasting.indexes.iterdir():
         file.unlink()
+
+
+@pytest.fixture(autouse=True)
+def save_small_indexes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have indexes of a few faces saved as those of many are."""
+    monkeypatch.setattr(deployment_sync, "MIN_SAVED_VECTORS", 1)
 
 
 @pytest.fixture
@@ -267,7 +273,7 @@ def test_a_deleted_collection_is_dropped_and_another_of_its_name_is_not_mistaken
 
 
 @pytest.mark.parametrize("lasting", ["postgresql"], indirect=True)  # SQLite has one writer at a time
-@pytest.mark.parametrize("write", ["INSERT INTO followers", "UPDATE followers SET change"])
+@pytest.mark.parametrize("write", ["INSERT INTO followers", "UPDATE followers SET model_id"])
 def test_a_collection_that_is_deleted_while_it_is_reported_is_dropped(
     gallery: GalleryWriter, write: str, caplog: pytest.LogCaptureFixture
 ) -> None:

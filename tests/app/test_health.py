@@ -16,13 +16,15 @@ from sqlalchemy.orm import Session
 from app.access import keys
 from app.config import Settings
 from app.db.session import writing
-from app.db.tables import Embedding
+from app.db.tables import Collection, Embedding
 from app.health import service
 from app.main import create_app
 from app.resources import Resources
 from app.serving import index_builder
 from app.serving.engine import open_engine
+from app.serving.faces import face_table_loader
 from app.serving.index_builder import IndexKey
+from app.serving.index_loader import IndexLoader
 from tests.rows import GalleryWriter, make_model, people
 from tests.service import serve_api
 
@@ -187,3 +189,39 @@ def test_the_info_page_lists_the_version_and_the_loaded_deployments(api: httpx.C
     assert (deployment["collection"], deployment["model"], deployment["vectors"]) == ("staff", "m-one", 20)
     assert info["version"] != "unknown"
     assert api.get("/info", headers=key(gallery, "other")).json()["deployments"] == []
+
+
+def test_the_service_stays_ready_while_collections_without_faces_are_made(gallery: GalleryWriter) -> None:
+    """There is nothing to load for them. A client that made them in a loop kept the service from being ready."""
+    with open_engine(gallery.resources) as engine:
+        limit = time.monotonic() + 30
+        while not engine.list_deployments():
+            assert time.monotonic() < limit
+            time.sleep(0.02)
+        for number in range(20):
+            GalleryWriter(gallery.resources, f"empty-{number:02}").make(MODEL)
+            assert service.list_unready_reasons(engine) == []
+        while len(engine.list_deployments()) < 21:
+            assert time.monotonic() < limit
+            time.sleep(0.02)
+
+
+def test_nothing_is_read_to_serve_a_collection_without_faces(
+    gallery: GalleryWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(IndexLoader, "load", lambda *_, **__: pytest.fail("nothing is to be loaded"))
+    monkeypatch.setattr(face_table_loader, "load_table", lambda *_: pytest.fail("nothing is to be loaded"))
+    made = [GalleryWriter(gallery.resources, f"empty-{number}").make(MODEL) for number in range(3)]
+    gallery.remove(gallery.pks)
+    with writing(gallery.resources.database) as session:
+        session.delete(session.get_one(Collection, gallery.collection))
+    with open_engine(gallery.resources) as engine:
+        limit = time.monotonic() + 30
+        while len(engine.list_deployments()) < len(made):
+            assert time.monotonic() < limit
+            time.sleep(0.02)
+        made[0].add({MODEL.id: np.ones((1, 8), np.float32)}, [None])
+        while sum(served.champion.state.vectors for served in engine.list_deployments()) < 1:
+            assert time.monotonic() < limit
+            time.sleep(0.02)
+        assert service.list_unready_reasons(engine) == []

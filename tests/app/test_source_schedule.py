@@ -15,6 +15,7 @@ from app.serving.compensation import renewal
 from app.serving.compensation.schedule import RenewalSchedule
 from app.serving.index_builder import IndexKey
 from app.serving.loaded_index import LoadedIndex
+from ml.compensation import MIN_FACES_TO_CORRECT
 from tests.app.test_sources import until
 
 
@@ -41,7 +42,7 @@ class IdleIndex:
 
 def make_index(collection: str, change: int = 1, compensation: int = 0) -> LoadedIndex:
     key = IndexKey(collection, "identity", "m-1", 0.0, compensation)
-    return cast(LoadedIndex, IdleIndex(key, SimpleNamespace(change=change)))
+    return cast(LoadedIndex, IdleIndex(key, SimpleNamespace(change=change, vectors=MIN_FACES_TO_CORRECT)))
 
 
 @pytest.fixture

@@ -150,6 +150,24 @@ def test_the_cost_of_labels_grows_as_their_number(shape: str) -> None:
     assert time.process_time() - started < 5
 
 
+def measure_star(count: int) -> float:
+    """Add labels "not the same" of one face, a hundred at a time, and return the processor time."""
+    owners: dict[int, int] = {}
+    builder, started = ConstraintBuilder(owners), time.process_time()
+    for start in range(1, count, 100):
+        part = [LabelledPair(0, face, False) for face in range(start, start + 100)]
+        owners |= {face: 2 * face + 1 for label in part for face in label[:2]}
+        assert builder.add(part)
+        assert builder.build()
+    return time.process_time() - started
+
+
+def test_the_cost_of_labels_of_one_face_that_are_added_in_parts_grows_as_their_number() -> None:
+    """All labels of the face were gone through at each addition: twice as many took four to five times as long."""
+    ratios = [measure_star(8_000) / measure_star(4_000) for _ in range(3)]
+    assert min(ratios) < 3, ratios
+
+
 def test_labels_that_are_added_in_parts_mean_what_they_mean_at_once() -> None:
     """Also what was built before an addition stays as it was. Some additions ask to begin anew: not most of them."""
     draw = np.random.default_rng(1)

@@ -132,7 +132,8 @@ def test_a_deleted_collection_leaves_nothing_even_if_it_is_created_again(service
     assert sorted(statuses) == [200, 200, 410], "those to the label and in the new collection stay"
 
 
-def test_an_index_snapshot_with_an_erased_face_is_deleted(settings: Settings) -> None:
+def test_an_index_snapshot_with_an_erased_face_is_deleted(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.serving.deployment_sync.MIN_SAVED_VECTORS", 1)
     with run_service(settings) as service:
         traces = leave_traces(service, "staff")
     snapshots = list((settings.home / "indexes").glob("*.index"))

@@ -56,6 +56,7 @@ class Face(Base):
     __tablename__ = "faces"
     __table_args__ = (
         UniqueConstraint("collection_id", "image_id", "number"),
+        Index("faces_of_a_collection", "collection_id", "pk"),
         Index("faces_in_order_of_change", "collection_id", "change"),
         Index("faces_of_a_source", "collection_id", "source"),
         {"sqlite_autoincrement": True},
@@ -121,7 +122,10 @@ class Label(Base):
     """
 
     __tablename__ = "labels"
-    __table_args__ = (Index("labels_of_a_pair", "task", "face_a", "face_b"),)
+    __table_args__ = (
+        Index("labels_of_a_task", "task", "pk"),
+        Index("labels_of_a_pair", "task", "face_a", "face_b"),
+    )
     pk: Mapped[int] = mapped_column(BigId, primary_key=True)
     task: Mapped[str] = mapped_column(ForeignKey("tasks.name"))
     face_a: Mapped[int] = mapped_column(ForeignKey("faces.pk", ondelete="CASCADE"), index=True)
@@ -143,9 +147,12 @@ class FaceCluster(Base):
     """
 
     __tablename__ = "face_clusters"
-    __table_args__ = ({"sqlite_autoincrement": True},)
+    __table_args__ = (
+        Index("face_clusters_of_a_collection", "collection_id", "pk"),
+        {"sqlite_autoincrement": True},
+    )
     pk: Mapped[int] = mapped_column(BigId, primary_key=True)
-    collection_id: Mapped[str] = mapped_column(ForeignKey("collections.id", ondelete="CASCADE"), index=True)
+    collection_id: Mapped[str] = mapped_column(ForeignKey("collections.id", ondelete="CASCADE"))
     state: Mapped[str] = mapped_column(String(16), default="open")
     probability: Mapped[float]
     suggested_subject_pk: Mapped[int | None] = mapped_column(ForeignKey("subjects.pk", ondelete="SET NULL"), index=True)

@@ -21,14 +21,17 @@ class Job(Base):
     """
 
     __tablename__ = "jobs"
-    __table_args__ = (Index("jobs_to_claim", "queue", "state", "not_before"),)
+    __table_args__ = (
+        Index("jobs_to_claim", "queue", "state", "not_before"),
+        Index("parts_of_a_job", "parent_id", "id"),
+    )
     id: Mapped[str] = mapped_column(String(64), primary_key=True, default=new_id)
     kind: Mapped[str] = mapped_column(String(32))
     body: Mapped[dict[str, Any]]
     queue: Mapped[str] = mapped_column(String(16), default="default")  # or training
     state: Mapped[str] = mapped_column(String(16), default="queued")
     collection_id: Mapped[str | None] = mapped_column(String(255))
-    parent_id: Mapped[str | None] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), index=True)
+    parent_id: Mapped[str | None] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
     lock: Mapped[str | None] = mapped_column(String(300), index=True)  # waits for earlier jobs of the same lock
     tries: Mapped[int] = mapped_column(default=0)
     not_before: Mapped[float] = mapped_column(default=0.0)
@@ -112,8 +115,9 @@ class Erasure(Base):
     """
 
     __tablename__ = "erasures"
+    __table_args__ = (Index("erasures_of_a_collection", "collection_id", "id"),)
     id: Mapped[str] = mapped_column(String(64), primary_key=True, default=new_id)
-    collection_id: Mapped[str] = mapped_column(String(255), index=True)
+    collection_id: Mapped[str] = mapped_column(String(255))
     collection_created_at: Mapped[float]
     target: Mapped[str] = mapped_column(String(16))  # face, subject or collection
     state: Mapped[str] = mapped_column(String(16), default="pending", index=True)
@@ -136,8 +140,9 @@ class KeptSnapshot(Base):
     """
 
     __tablename__ = "snapshots"
+    __table_args__ = (Index("snapshots_of_a_collection", "collection_id", "id"),)
     id: Mapped[str] = mapped_column(String(64), primary_key=True, default=new_id)
-    collection_id: Mapped[str | None] = mapped_column(String(255), index=True)
+    collection_id: Mapped[str | None] = mapped_column(String(255))
     job_id: Mapped[str | None] = mapped_column(String(64))
     faces: Mapped[int] = mapped_column(BigInteger, default=0)
     files: Mapped[int] = mapped_column(BigInteger, default=0)

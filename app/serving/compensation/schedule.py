@@ -12,6 +12,7 @@ from app.serving.background_tasks import BackgroundTasks
 from app.serving.compensation import renewal
 from app.serving.index_builder import IndexKey
 from app.serving.loaded_index import LoadedIndex
+from ml.compensation import MIN_FACES_TO_CORRECT
 
 MIN_INTERVAL_SECONDS = 10.0
 """Between two looks at the sources of a gallery."""
@@ -33,6 +34,8 @@ class RenewalSchedule:
 
     def renew_if_due(self, index: LoadedIndex) -> None:
         """Look at the sources of a champion if its gallery has changed since the last look and is idle."""
+        if index.state.vectors < MIN_FACES_TO_CORRECT and not index.compensation.version:
+            return
         now = time.monotonic()
         checked_at, change = self._checked.get(index.key, (float("-inf"), -1))
         is_due = change != index.state.change and now - checked_at > MIN_INTERVAL_SECONDS

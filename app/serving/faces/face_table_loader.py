@@ -1,6 +1,7 @@
 """Read the faces of collections into memory, and what has changed since."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,7 +41,9 @@ class FaceTables:
         return self._tables[key]
 
     def bring_to(self, key: CollectionKey, change: int) -> FaceTable:
-        """Return the table of a collection as of this change or a later one."""
+        """Return the table of a collection as of this change or a later one. Without a change, it has no faces."""
+        if change == 0 and key not in self._tables:
+            self._tables[key] = replace(EMPTY, change=0)
         table = self.load(key)
         if change < table.change:  # a change that was taken back: the database was restored
             del self._tables[key]
