@@ -14,6 +14,8 @@ from app.errors import Conflict, Forbidden, Invalid
 from app.storage.audit_log.notes import note_audited
 from ml.files import hash_bytes
 
+MAX_NAME_CHARACTERS = 255
+
 
 def hash_secret(secret: str) -> str:
     """Return the SHA-256 of a secret, in hex. A slow hash is not needed: the secret has 256 random bits."""
@@ -34,8 +36,10 @@ def create_key(
     """Store a new key. Returns its row, and the secret, which is not stored.
 
     collections: empty means all; expires_at: None means never
-    Raises Invalid if it would have expired already.
+    Raises Invalid if its name is too long, or it would have expired already.
     """
+    if len(name) > MAX_NAME_CHARACTERS:
+        raise Invalid(f"name: it has {len(name):,} characters; at most {MAX_NAME_CHARACTERS} are allowed")
     if expires_at is not None and expires_at <= now():
         raise Invalid("expires_at: it has passed; it is in seconds since 1970")
     secret = make_secret()

@@ -4,8 +4,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, JsonValue
 
+from app.access.keys import MAX_NAME_CHARACTERS
 from app.db import examples
-from app.db.field_types import CollectionName, Note
+from app.db.field_types import NO_NUL, CollectionName
 from app.deps.caller import Role
 
 MAX_OVERLAP_SECONDS = 30 * 86_400
@@ -28,7 +29,7 @@ def _drop_duplicates(names: tuple[str, ...]) -> tuple[str, ...]:
 class KeyIn(BaseModel):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [IN]})
     role: Role
-    name: Note = Field("", max_length=255)
+    name: str = Field("", max_length=MAX_NAME_CHARACTERS, pattern=NO_NUL)
     collections: Annotated[tuple[CollectionName, ...], FailFast(), AfterValidator(_drop_duplicates)] = Field(
         (), max_length=MAX_KEY_COLLECTIONS, description="the collections it may use; empty: all"
     )

@@ -4,8 +4,10 @@ import logging
 import sqlite3
 from typing import Any
 
+from sqlalchemy import text
 from sqlalchemy.engine import ExceptionContext
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.orm import Session
 
 from app.errors import Busy
 from ml.files import parse_json
@@ -22,6 +24,11 @@ SQLITE_FAILURES = {
     "disk is full": "cannot be written: its disk is full",
 }
 """What SQLite says -> what is wrong."""
+READ_ONLY_STATE = "25006"
+LOST_STATES = (READ_ONLY_STATE, "25P03", "25P04")
+"""PostgreSQL's errors of a server that is read-only, and of a transaction that it ended since it waited or took too
+long. For the driver, they are internal errors; to repeat the transaction on another connection helps."""
+STANDBY = "cannot be written: its server is read-only, as a standby is after a failover"
 
 log = logging.getLogger("likeness.database")
 
@@ -33,6 +40,8 @@ def describe_failure(error: Exception) -> Busy:
     reason = "is busy or cannot be reached"
     if isinstance(original, sqlite3.Error):
         reason = next((what for words, what in SQLITE_FAILURES.items() if words in message), reason)
+    elif getattr(original, "sqlstate", None) == READ_ONLY_STATE:
+        reason = STANDBY
     return Busy(f"the database {reason}; nothing of this request was stored")
 
 
@@ -41,6 +50,33 @@ def report_damage(context: ExceptionContext) -> None:
     error = context.original_exception
     if type(error) is sqlite3.DatabaseError or isinstance(error, UnicodeDecodeError):
         raise make_damage_error(error) from error
+
+
+def report_lost_transaction(context: ExceptionContext) -> None:
+    """Raises OperationalError in place of the internal errors of PostgreSQL that pass, and drops their connection.
+
+    SQLAlchemy calls this with every error. It closes the cursor of a statement that fails, but not of one that loses
+    its connection.
+    """
+    error = context.original_exception
+    is_lost = getattr(error, "sqlstate", None) in LOST_STATES
+    if is_lost:
+        context.is_disconnect, context.invalidate_pool_on_disconnect = True, False
+    if context.is_disconnect and context.execution_context is not None:
+        context.execution_context.cursor.close()
+    if is_lost:
+        raise OperationalError(context.statement, None, error, hide_parameters=True, connection_invalidated=True)
+
+
+def find_write_fault(session: Session) -> str | None:
+    """Return why PostgreSQL refuses to write; None if it does not. The session then has to end.
+
+    Its connection is dropped: the next one may reach the server that has taken over.
+    """
+    if session.get_bind().dialect.name == "sqlite" or session.scalar(text("SHOW transaction_read_only")) == "off":
+        return None
+    session.invalidate()
+    return f"the database {STANDBY}"
 
 
 def make_damage_error(error: Exception) -> Busy:

@@ -6,13 +6,12 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Executable, create_engine, event
-from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.db.database_file import find_database_path, watch_database_file
-from app.db.failures import describe_failure, parse_stored_json, report_damage
+from app.db.failures import describe_failure, parse_stored_json, report_damage, report_lost_transaction
 from app.db.visibility import RestrictedSession
 
 REQUEST_THREADS = 40
@@ -40,7 +39,7 @@ def open_database(url: str) -> Engine:
     if not url.startswith("sqlite"):
         options = {"pool_size": REQUEST_THREADS, "max_overflow": 24, "pool_pre_ping": True, "hide_parameters": True}
         database = create_engine(url, **options)
-        event.listen(database, "handle_error", _close_lost_cursor)
+        event.listen(database, "handle_error", report_lost_transaction)
         return database
     database = create_engine(
         url,
@@ -68,12 +67,6 @@ def close_database(database: Engine) -> None:
 def _close_returned(connection: Any, record: ConnectionPoolEntry) -> None:
     if connection is not None:  # None: it was invalidated before it was returned
         record.invalidate()
-
-
-def _close_lost_cursor(context: ExceptionContext) -> None:
-    """SQLAlchemy closes the cursor of a statement that fails, but not of one that loses its connection."""
-    if context.is_disconnect and context.execution_context is not None:
-        context.execution_context.cursor.close()
 
 
 def _prepare_sqlite(connection: Any, _: object) -> None:

@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 import faiss
 from sqlalchemy import select
 
+from app.db.failures import find_write_fault
 from app.db.session import snapshot
 from app.db.tables import Collection, Deployment
 from app.deps.caller import Caller
@@ -41,6 +42,9 @@ def list_unready_reasons(engine: Engine) -> list[str]:
     reasons, compared = list[str](), list[tuple[LoadedIndex, IndexState]]()
     rows = select(Deployment.collection_id, Deployment.task, Deployment.champion, Collection.change)
     with snapshot(engine.resources.database) as session:
+        fault = find_write_fault(session)
+        if fault is not None:
+            return [fault]
         for collection, task, champion, change in session.execute(
             rows.join(Collection, Collection.id == Deployment.collection_id)
         ).all():

@@ -29,7 +29,7 @@ class TrainingSpec(BaseModel):
     """How to fit the model of each draw, on the training side of its protocol only; see `POST /v1/trainings`."""
 
     model_config = ConfigDict(extra="forbid")
-    method: str = Field(max_length=64)
+    method: str = Field(max_length=64, pattern=NO_NUL)
     descriptor: DescriptorChoice | None = Field(None, description="a name, or a name with options, as for a training")
     descriptors: list[DescriptorChoice] = Field([], max_length=8)
     dim: int | None = Field(None, ge=1, le=4096, strict=True)

@@ -61,7 +61,7 @@ class ComponentChoice(BaseModel):
     """A component by name, with its options."""
 
     model_config = ConfigDict(extra="forbid")
-    name: str = Field(min_length=1, max_length=255)
+    name: Word
     options: Metadata = {}
 
     @property
@@ -70,7 +70,7 @@ class ComponentChoice(BaseModel):
         return not registry.build("descriptors", self.name, **self.options).is_ready
 
 
-DescriptorChoice = Annotated[str, Field(min_length=1, max_length=255)] | ComponentChoice
+DescriptorChoice = Word | ComponentChoice
 """A descriptor by its name, or by its name and options."""
 
 

@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.db.field_types import CollectionName, Metadata
+from app.db.field_types import NO_NUL, CollectionName, Metadata
 from app.learning.plan import ComponentChoice, DescriptorChoice, Source
 
 
@@ -13,6 +13,7 @@ class TrainingFields(BaseModel):
     method: str = Field(
         "auto",
         max_length=64,
+        pattern=NO_NUL,
         description="how the metric is learned; auto: chosen by people held out",
     )
     descriptor: DescriptorChoice | None = Field(None, description="without it, that of the serving model")
@@ -24,6 +25,7 @@ class TrainingFields(BaseModel):
     start_from: str | None = Field(
         None,
         max_length=255,
+        pattern=NO_NUL,
         description="continue from a model, by id, or from the `serving` one, with its descriptors and dim",
     )
     index: ComponentChoice | None = Field(

@@ -72,6 +72,12 @@ def test_a_key_that_would_have_expired_already_is_not_made(session: Session) -> 
     assert keys.create_key(session, "reader", expires_at=NOW + 0.01)[0].expires_at == NOW + 0.01
 
 
+def test_a_key_whose_name_is_longer_than_its_column_is_not_made(session: Session) -> None:
+    assert keys.create_key(session, "reader", "n" * 255)[0].name == "n" * 255
+    with pytest.raises(Invalid, match=r"^name: it has 4,096 characters; at most 255 are allowed$"):
+        keys.create_key(session, "reader", "n" * 4_096)
+
+
 def test_the_holder_of_a_secret_is_found_until_the_key_expires_or_is_revoked(session: Session, clock: Clock) -> None:
     key, secret = keys.create_key(session, "operator", "door", ("a", "b"), NOW + 60)
     assert keys.find_caller(session, secret) == Caller(key.id, "operator", "door", ("a", "b"), NOW + 60)

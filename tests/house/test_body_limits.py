@@ -1,16 +1,43 @@
-"""Every list, object and number of a request body has a limit, so that no body makes a schema work for minutes."""
+"""Every list, object, number and text of a request body has a limit: no body makes a schema work for minutes, and
+PostgreSQL, which holds to the lengths of its columns and stores no zero character, can store what is accepted."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, FailFast
+from sqlalchemy import String
+from sqlalchemy.orm import InstrumentedAttribute
 
+from app.db.tables import Collection, Face, Key, Label, ModelRecord, Subject, Task
 from app.main import ROUTERS
 from tests.app.test_body_types import iterate_models
 from tests.openapi_checker import openapi_document
 
 MAX_ITEMS_WITH_ALL_ERRORS = 128
+COLUMNS: dict[str, InstrumentedAttribute[Any] | None] = {
+    "KeyIn.name": Key.name,
+    "ExternalDescriptor.name": Collection.external_model,
+    "RestoreIn.name": Collection.id,
+    "collection": Collection.id,
+    "collections": Collection.id,
+    "task": Task.name,
+    "tasks": Task.name,
+    "subject": Subject.id,
+    "into": Subject.id,
+    "without": Subject.id,
+    "external_id": Subject.external_id,
+    "external_image_id": Face.external_image_id,
+    "source": Face.source,
+    "by": Label.by,
+    "model": ModelRecord.id,
+    "models": ModelRecord.id,
+    **dict.fromkeys(["note", "description", "reason", "text", "directory", "name", "method", "recogniser"]),
+    **dict.fromkeys(["descriptor", "descriptors", "start_from", "from", "at", "against", "EvaluationIn.by"]),
+    **dict.fromkeys(["face_a", "face_b", "members", "outliers"]),
+}
+"""Text fields -> the columns that hold them; None: a column without a limit, a document, or nothing but a lookup."""
 MODELS = list(
     {
         model.__name__: model
@@ -89,7 +116,47 @@ def test_every_integer_of_a_request_has_a_maximum() -> None:
     assert sorted({path for path, schema in schemas if is_unbounded_integer(schema)}) == []
 
 
+def list_texts(document: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """List the text fields of bodies that are no files, each with its path."""
+    decided = {"enum", "const", "contentMediaType", "contentEncoding", "format"}
+    files = {*document["paths"], *(f"{path}.file" for path in document["paths"])}
+    return [
+        (path.replace("[]", ""), schema)
+        for path, schema in list_body_schemas(document)
+        if "string" in schema.get("type", "") and path not in files and not schema.keys() & decided
+    ]
+
+
+def accepts(schema: dict[str, Any], text: str) -> bool:
+    is_short = len(text) <= schema.get("maxLength", len(text))
+    return is_short and re.search(schema.get("pattern", ""), text) is not None
+
+
+def test_no_text_of_a_body_may_contain_the_zero_character() -> None:
+    texts = list_texts(openapi_document())
+    assert len(texts) > 50
+    assert sorted({path for path, schema in texts if accepts(schema, "a\0b")}) == []
+
+
+def test_no_text_of_a_body_may_be_longer_than_its_column() -> None:
+    """SQLite stores longer ones. PostgreSQL refuses them, and the request was answered with 500."""
+    long = set[str]()
+    for path, schema in list_texts(openapi_document()):
+        name = path.rpartition(".")[2]
+        assert path in COLUMNS or name in COLUMNS, f"{path}: state the column that holds it"
+        column = COLUMNS.get(path, COLUMNS.get(name))
+        if column is not None:
+            assert isinstance(column.type, String)
+            assert column.type.length is not None
+            if accepts(schema, "a" * (column.type.length + 1)):
+                long.add(path)
+    assert sorted(long) == []
+
+
 def test_the_check_of_limits_can_fail() -> None:
+    assert accepts({"type": "string"}, "a\0b")
+    assert not accepts({"type": "string", "maxLength": 2}, "aaa")
+    assert not accepts({"type": "string", "pattern": "^a{1,2}$"}, "aaa")
     assert is_unlimited({"type": "array"})
     assert is_unbounded_integer({"type": "integer", "minimum": 1})
     assert not is_unbounded_integer({"type": "integer", "maximum": 1})

@@ -74,7 +74,7 @@ MAX_ROUTE_LINES = 15
 WORKER_FLOORS = [
     {"context"},
     {"imported_vectors", "watchdog"},
-    {"damaged_faces", "description", "failures", "progress"},
+    {"damaged_faces", "description", "failures", "metadata_values", "progress"},
     {"training", "importing", "cleanup", "discovery", "atlas", "forecasting"},
     {"publishing", "evaluating", "erasing"},
     {"handlers", "schedule"},

@@ -21,6 +21,7 @@ from ml.evaluation import protocols
 from ml.evaluation.protocols import Protocol, held_out_people, open_set_people
 from ml.evaluation.verification_pairs import read_folds
 from ml.types import Ids
+from workers.metadata_values import encode_values
 
 MIN_QUERY_PHOTOS = 5
 """Photos that a person needs to be searched for: 423 people of LFW have as many."""
@@ -78,7 +79,7 @@ def read_evaluation_set(session: Session, request: EvaluationRequest) -> Evaluat
     if not gallery:
         raise Invalid(f"collection {request.collection!r} has no gallery faces to rank", code="NothingToEvaluate")
     distractors = list(_iterate_faces(session, request.collection, "distractor", None))
-    values = None if key is None else _read_values([e.value for e in gallery], request.tolerance)
+    values = None if key is None else encode_values([e.value for e in gallery], request.tolerance > 0)
     return EvaluationSet(gallery, distractors, values, request.tolerance)
 
 
@@ -160,12 +161,3 @@ def _iterate_faces(session: Session, collection: str, role: str, key: str | None
         name = "/".join((photo or f"{image}-{number}").split("/")[-2:])
         value = {**(metadata[1] or {}), **(metadata[0] or {})}.get(key) if key else None
         yield EvaluationFace(pk, own, image, number, name, -1 if subject is None else subject, value)
-
-
-def _read_values(values: Sequence[object], tolerance: float) -> NDArray[np.float64]:
-    """Return (N,) numbers where there is a tolerance, else a number for each different text; NaN where unknown."""
-    if tolerance:
-        numbers = [float(s) if isinstance(s, int | float) else np.nan for s in values]
-        return np.array(numbers, np.float64)
-    words = {w: i for i, w in enumerate(sorted({str(s) for s in values if s is not None}))}
-    return np.array([np.nan if s is None else words[str(s)] for s in values], np.float64)

@@ -20,6 +20,7 @@ from app.learning.refit import WITHOUT, WITHOUT_PKS
 from ml.embedder_training.examples import TaskExamples
 from ml.files import hash_bytes
 from ml.types import Ids
+from workers.metadata_values import encode_values
 
 MAX_DISTRACTORS = 3000
 """Distractors of each collection: enough to make the searches of a report realistically hard."""
@@ -203,27 +204,14 @@ def _belongs(faces: Sequence[FaceRecord], a: int, b: int, collections: set[str])
 
 
 def _read_values(faces: Sequence[FaceRecord], sources: Sequence[Source], plan: Plan) -> NDArray[np.float64]:
-    """Return (N,) values: a subject's pk; a number of the metadata where there is a tolerance; else a number for each
-    different text of the metadata. NaN where the sources say nothing."""
+    """Return (N,) values: a subject's pk, or what `encode_values` makes of the metadata. NaN where the sources say
+    nothing."""
     collections, key = {plan.collection_of(s) for s in sources}, sources[0].metadata
     if key is None:
         pks = [f.subject_pk if f.collection_id in collections else None for f in faces]
         return np.array([np.nan if pk is None else pk for pk in pks], np.float64)
     values = [f.metadata.get(key) if f.collection_id in collections else None for f in faces]
-    if sources[0].tolerance is not None:
-        return np.array([_parse_number(value) for value in values], np.float64)
-    texts = [None if value is None else str(value) for value in values]
-    code = {text: i for i, text in enumerate(sorted({t for t in texts if t is not None}))}
-    return np.array([np.nan if text is None else code[text] for text in texts], np.float64)
-
-
-def _parse_number(value: object) -> float:
-    """Return NaN for what is no finite number."""
-    try:
-        number = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else np.nan
-    except ValueError:
-        return np.nan
-    return number if np.isfinite(number) else np.nan
+    return encode_values(values, sources[0].tolerance is not None)
 
 
 def _number_people(faces: Sequence[FaceRecord], tasks: Iterable[TaskExamples]) -> tuple[Ids, NDArray[np.float64]]:
