@@ -1,13 +1,14 @@
 """Limit the requests of a key and of an address, and the wrong keys of an address, per minute.
 
-With Redis, all processes count together; without it, or while it is away, each counts for itself.
+With Redis, all processes count together; without it, or while it is away or a counter there cannot be read, each counts
+for itself.
 """
 
 import asyncio
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from limits import RateLimitItemPerMinute
 from limits.storage import MemoryStorage, RedisStorage
@@ -22,6 +23,8 @@ from app.errors import TooManyRequests
 KEY_PREFIX = "likeness"
 REDIS_TIMEOUT_SECONDS = 0.5
 REDIS_RETRY_SECONDS = 5.0
+UNREADABLE_ERRORS = (OSError, ValueError, OverflowError)
+"""Redis is away, or has a counter that is no number of ours."""
 ACCEPTED_SECONDS = 600.0
 MAX_ACCEPTED_SECRETS = 10_000
 REFUSALS = Counter(
@@ -97,9 +100,28 @@ class RateLimits:
             await self._counts.hit(self.wrong_keys, "wrong-keys", address)
 
     async def _count(self, limit: str, amount: int, name: str) -> None:
-        if not await self._counts.hit(amount, limit, name):
-            wait = await self._counts.find_wait(amount, limit, name)
-            raise _make_refusal(limit, f"this {limit} may send {amount:,} requests a minute", wait or 1)
+        wait = await self._counts.hit(amount, limit, name)
+        if wait is not None:
+            raise _make_refusal(limit, f"this {limit} may send {amount:,} requests a minute", wait)
+
+
+class _RedisCounters(RedisStorage):
+    """Counters that anybody who can write to Redis may have changed."""
+
+    def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
+        """Return the last two counts, and when they expire. Raises ValueError if this class has not written them.
+
+        It always has them expire, so others would count for ever. They are removed.
+        """
+        try:
+            window = super().get_sliding_window(key, expiry)
+            _, last_seconds, count, seconds = window
+            if (count and not seconds) or last_seconds > expiry or seconds > 2 * expiry:
+                raise ValueError(f"a counter expires in {max(last_seconds, seconds)} s")
+        except ValueError:
+            self.clear_sliding_window(key, expiry)
+            raise
+        return window
 
 
 class _Counts:
@@ -108,12 +130,12 @@ class _Counts:
     def __init__(self, redis_url: str) -> None:
         self._memory = SlidingWindowCounterRateLimiter(MemoryStorage())
         self._redis: SlidingWindowCounterRateLimiter | None = None
-        self._redis_errors: tuple[type[Exception], ...] = (OSError,)
+        self._redis_errors: tuple[type[Exception], ...] = UNREADABLE_ERRORS
         if redis_url:
             from redis import RedisError  # only where Redis is used
 
-            self._redis_errors = (OSError, RedisError)
-            storage = RedisStorage(
+            self._redis_errors = (*UNREADABLE_ERRORS, RedisError)
+            storage = _RedisCounters(
                 redis_url,
                 key_prefix=KEY_PREFIX,
                 socket_timeout=REDIS_TIMEOUT_SECONDS,
@@ -133,25 +155,22 @@ class _Counts:
         for amount, *name in limits:
             self._memory.hit(RateLimitItemPerMinute(amount), *name)
 
-    async def hit(self, amount: int, *name: str) -> bool:
-        """Count one; False if the amount is reached already."""
-        item = RateLimitItemPerMinute(amount)
-        if self._uses_redis():
-            try:
-                return await asyncio.to_thread(self._require_redis().hit, item, *name)
-            except self._redis_errors as error:
-                self._leave_redis(error)
-        return self._memory.hit(item, *name)
+    async def hit(self, amount: int, *name: str) -> int | None:
+        """Count one. Returns the seconds to wait if the amount is reached already, otherwise None."""
+        return await self._ask(_hit, amount, *name)
 
     async def find_wait(self, amount: int, *name: str) -> int | None:
         """Return the seconds to wait if the amount is reached, otherwise None."""
+        return await self._ask(_find_wait, amount, *name)
+
+    async def _ask(self, ask: Callable[..., int | None], amount: int, *name: str) -> int | None:
         item = RateLimitItemPerMinute(amount)
         if self._uses_redis():
             try:
-                return await asyncio.to_thread(_find_wait, self._require_redis(), item, *name)
+                return await asyncio.to_thread(ask, self._require_redis(), item, *name)
             except self._redis_errors as error:
                 self._leave_redis(error)
-        return _find_wait(self._memory, item, *name)
+        return ask(self._memory, item, *name)
 
     def _uses_redis(self) -> bool:
         return self._redis is not None and time.monotonic() >= self._redis_away_until
@@ -163,6 +182,12 @@ class _Counts:
     def _leave_redis(self, error: Exception) -> None:
         log.warning("access.limits_without_redis error=%s", error)
         self._redis_away_until = time.monotonic() + REDIS_RETRY_SECONDS
+
+
+def _hit(limiter: SlidingWindowCounterRateLimiter, item: RateLimitItemPerMinute, *name: str) -> int | None:
+    if limiter.hit(item, *name):
+        return None
+    return _find_wait(limiter, item, *name) or 1  # the minute may have ended meanwhile
 
 
 def _find_wait(limiter: SlidingWindowCounterRateLimiter, item: RateLimitItemPerMinute, *name: str) -> int | None:

@@ -5,21 +5,21 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.db.lookups import get_collection
-from app.db.tables import BUILT_IN_TASK, Job, Subject, now
+from app.db.tables import BUILT_IN_TASK, Subject, now
 from app.deps.job_response import JobOut, point_to_job
 from app.errors import NotFound
 from app.examinations.schemas import ExaminationOut
 from app.galleries.retention import may_be_used
 from app.publishing import pointers
-from app.queue.jobs import enqueue
 from app.queue.messages import ExamineGallery
+from app.queue.reports import enqueue_report, find_last_report
 
 
 def start_examination(session: Session, collection: str, response: Response) -> JobOut:
     """Enqueue an examination. Raises NotFound."""
-    get_collection(session, collection)
+    row = get_collection(session, collection)
     pointers.get_deployment(session, collection, BUILT_IN_TASK)
-    job = enqueue(session, ExamineGallery(collection=collection))
+    job = enqueue_report(session, row, ExamineGallery(collection=collection))
     point_to_job(response, job)
     return JobOut.of(job)
 
@@ -29,13 +29,10 @@ def read_report(session: Session, collection: str) -> ExaminationOut:
 
     Findings about people who were deleted since, or who may not be searched for any more, are left out.
     """
-    created_at = get_collection(session, collection).created_at
-    jobs = select(Job).where(Job.kind == ExamineGallery.kind, Job.state == "succeeded", Job.created_at >= created_at)
-    of_collection = Job.body["collection"].as_string() == collection
-    job = session.scalar(jobs.where(of_collection).order_by(Job.finished_at.desc()).limit(1))
-    if job is None:
+    result = find_last_report(session, get_collection(session, collection), ExamineGallery.kind)
+    if result is None:
         raise NotFound(f"collection {collection!r} was not examined yet, or too long ago")
-    report = ExaminationOut.model_validate(job.result)
+    report = ExaminationOut.model_validate(result)
     named = {subject for finding in report.findings for subject in finding.subjects}
     usable = select(Subject.id).where(Subject.collection_id == collection, Subject.id.in_(named), may_be_used(now()))
     unusable = named - set(session.scalars(usable))

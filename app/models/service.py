@@ -131,8 +131,9 @@ def publish_model(
     request = PublishRequest(model, tuple(body.tasks), body.override, body.reason, by=caller.signature)
     job = requests.request_publication(session, body.collection, request)
     if job is None:
-        tasks = [p.task for p in _find_deployments(session, [model])[model] if p.pointer == "champion"]
-        return PublishedOut(model=model, collection=body.collection, tasks=tasks)
+        is_served = (Deployment.collection_id == body.collection, Deployment.champion == model)
+        tasks = session.scalars(select(Deployment.task).where(*is_served).order_by(Deployment.task)).all()
+        return PublishedOut(model=model, collection=body.collection, tasks=list(tasks))
     response.status_code = 202
     point_to_job(response, job)
     return JobOut.of(job)

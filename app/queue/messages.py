@@ -146,12 +146,21 @@ class DiscoverPeople(Message):
         return f"discover-people:{self.collection}"
 
 
-class ExamineGallery(Message):
+class ReportMessage(Message):
+    """Measure a collection, and change nothing.
+
+    number: the last report of a collection is the one with the highest; `reports.enqueue_report` sets it
+    """
+
+    queue: ClassVar[QueueName] = "training"
+    collection: str
+    number: int = 0
+
+
+class ExamineGallery(ReportMessage):
     """Look for faces and people of a collection that make it worse."""
 
     kind: ClassVar[str] = "examine"
-    queue: ClassVar[QueueName] = "training"
-    collection: str
 
 
 class DrawAtlas(Message):
@@ -170,12 +179,10 @@ class DrawAtlas(Message):
         return f"draw-atlas:{self.collection}:{self.task}"
 
 
-class ForecastGrowth(Message):
+class ForecastGrowth(ReportMessage):
     """Predict how many strangers a collection names, and how many people it finds, as it grows."""
 
     kind: ClassVar[str] = "forecast"
-    queue: ClassVar[QueueName] = "training"
-    collection: str
     fpir: float | None = None
 
 

@@ -170,6 +170,13 @@ def test_only_http_1_is_spoken_and_only_1_1_with_chunks(server: SimpleNamespace,
     assert server.application.paths == ["/echo"] * (version == b"1.0")
 
 
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+def test_only_clients_of_http_1_1_are_told_to_continue(server: SimpleNamespace, version: bytes) -> None:
+    head = b"POST /echo HTTP/" + version + b"\r\nHost: x\r\nConnection: close\r\nExpect: 100-continue\r\n"
+    answer = exchange(server.port, head + b"Content-Length: 1\r\n\r\n", b"b", pause=0.1)
+    assert answer.status == (200 if version == b"1.0" else 100)
+
+
 def test_a_request_after_a_large_body_has_a_limit_of_its_own(server: SimpleNamespace) -> None:
     body = b"b" * 200_000
     post = b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 200000\r\n\r\n" + body

@@ -10,6 +10,7 @@ import httpx
 import pytest
 from sqlalchemy import func, select, update
 
+from app import deps
 from app.db.session import reading, writing
 from app.db.tables import ERASED_STATUS, Deployment, Job, Key, Label, StoredResponse, now
 from app.deps.idempotency import middleware as idempotency
@@ -104,6 +105,30 @@ def test_a_key_that_a_killed_process_reserved_is_free(service: Service, staff: h
             reservation.process = process or own
         assert imported(staff, "a").status_code == status
     assert imported(staff, "a").headers["Location"] != first.headers["Location"]
+
+
+def test_a_request_whose_reservation_another_one_took_is_not_carried_out(
+    service: Service, staff: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    headers = {"Idempotency-Key": "a"}
+    repeats, begin = list[httpx.Response](), deps.writing
+
+    def begin_after_repeat(*arguments: Any) -> Any:
+        """Have the reservation end, as when the clock goes forward, and the request repeated before it is committed."""
+        if not repeats:
+            let_reservations_end(service)
+            monkeypatch.setattr(deps, "writing", begin)
+            repeats.append(staff.post(f"{BASE}:examine", headers=headers))
+        return begin(*arguments)
+
+    monkeypatch.setattr(deps, "writing", begin_after_repeat)
+    first = staff.post(f"{BASE}:examine", headers=headers)
+    assert (first.status_code, first.json()["code"]) == (409, "RequestInProgress")
+    assert repeats[0].status_code == 202
+    again = staff.post(f"{BASE}:examine", headers=headers)
+    assert again.headers["Location"] == repeats[0].headers["Location"]
+    with reading(service.resources.database) as session:
+        assert session.scalar(select(func.count()).where(Job.kind == "examine")) == 1
 
 
 def kill_between_commit_and_answer(monkeypatch: pytest.MonkeyPatch) -> None:

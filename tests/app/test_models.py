@@ -63,6 +63,10 @@ def test_a_model_can_be_published_through_its_own_path(service: Service) -> None
     assert service.client.get("/v1/collections/c/deployments/identity").json()["champion"] == "m1"
     again = service.client.post("/v1/models/m1:publish", json={"collection": "c", "tasks": ["identity"]})
     assert (again.status_code, again.json()) == (200, {"model": "m1", "collection": "c", "tasks": ["identity"]})
+    service.client.put("/v1/collections/d").raise_for_status()
+    service.wait(service.client.post("/v1/models/m1:publish", json={"collection": "d"}))
+    again = service.client.post("/v1/models/m1:publish", json={"collection": "c"})
+    assert (again.status_code, again.json()["tasks"]) == (200, ["identity"])
 
 
 @on_sqlite

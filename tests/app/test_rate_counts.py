@@ -156,13 +156,17 @@ class RedisStandIn:
 
     def __init__(self) -> None:
         self.is_away, self.calls = False, list[tuple[Any, ...]]()
+        self.read_error: Exception | None = None
+        self.remaining = 0
 
     def hit(self, item: Any, *name: str) -> bool:
         return self._answer("hit", item, *name) and False
 
     def get_window_stats(self, item: Any, *name: str) -> Any:
         self._answer("wait", item, *name)
-        return SimpleNamespace(remaining=0, reset_time=time.time() + 7.5)
+        if self.read_error is not None:
+            raise self.read_error
+        return SimpleNamespace(remaining=self.remaining, reset_time=time.time() + 7.5)
 
     def _answer(self, call: str, item: Any, *name: str) -> bool:
         self.calls.append((call, item.amount, *name))
@@ -208,21 +212,25 @@ def test_redis_is_given_up_after_half_a_second_and_counts_under_names_of_ours(mo
         opened.append((arguments, options))
         return rate_limits.MemoryStorage()
 
-    monkeypatch.setattr(rate_limits, "RedisStorage", open_storage)
+    monkeypatch.setattr(rate_limits, "_RedisCounters", open_storage)
     RateLimits(Settings(redis_url="redis://localhost:1"))
     options = {"key_prefix": "likeness", "socket_timeout": 0.5, "socket_connect_timeout": 0.5}
     assert opened == [(("redis://localhost:1",), options)]
 
 
-def test_who_is_refused_waits_a_second_also_if_the_minute_ends_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = limit(max_key_requests_per_minute=1)
+@pytest.mark.parametrize("error", [ValueError("invalid literal for int()"), OverflowError("too large for a float")])
+def test_a_counter_that_cannot_be_read_is_as_if_redis_was_away(error: Exception) -> None:
+    limits, redis = limit(max_key_requests_per_minute=1, max_wrong_keys_per_minute=1), RedisStandIn()
+    redis.read_error = error
+    limits._counts._redis = redis  # type: ignore[assignment]
+    assert run(limits.count_use("x")) is None
+    assert "this key may send 1" in str(run(limits.count_use("x"))), "this process has counted one"
+    limits._counts._redis_away_until = 0.0
+    assert run(limits.check_guesses("x", "guess")) is None
 
-    async def refuse(*_: Any) -> bool:
-        return False
 
-    async def find_no_wait(*_: Any) -> None:
-        return None
-
-    monkeypatch.setattr(limits._counts, "hit", refuse)
-    monkeypatch.setattr(limits._counts, "find_wait", find_no_wait)
+def test_who_is_refused_waits_a_second_also_if_the_minute_ends_meanwhile() -> None:
+    limits, redis = limit(max_key_requests_per_minute=1), RedisStandIn()
+    redis.remaining = 1
+    limits._counts._redis = redis  # type: ignore[assignment]
     assert "try again in 1 s" in str(run(limits.count_use("x")))

@@ -4,10 +4,12 @@ import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from typing import Any
 
 import httpx
 import pytest
+from redis import Redis
 
 from app.access import rate_limits
 from app.access.rate_limits import RateLimits, find_address
@@ -89,6 +91,23 @@ def test_processes_with_redis_count_together(resources: Resources) -> None:
         key = one.key("reader")
         answers = [send(client, key) for _ in range(7) for client in (one.client, other.client)]
         assert answers == [200] * 11 + [429] * 3
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_counter_that_another_program_wrote_refuses_nobody(resources: Resources) -> None:
+    if not resources.settings.redis_url:
+        pytest.skip("needs redis-server, which is not installed")
+    redis = Redis.from_url(resources.settings.redis_url)
+    limits = RateLimits(Settings(redis_url=resources.settings.redis_url, max_key_requests_per_minute=100))
+    assert asyncio.run(is_accepted(limits))
+    [counter] = redis.keys("likeness:*/key/k/100/*")
+    for value, expiry_seconds in product(["1e10", "9" * 400, "9" * 5_000, "inf", "101"], [None, 86_400, 90]):
+        redis.set(counter, value, ex=expiry_seconds)
+        limits._counts._redis_away_until = 0.0
+        is_one_of_ours = (value, expiry_seconds) == ("101", 90)
+        assert asyncio.run(is_accepted(limits)) is not is_one_of_ours
+        if expiry_seconds != 90:
+            assert not redis.exists(counter), "it was removed"
 
 
 def test_while_redis_is_away_each_process_counts_for_itself(caplog: pytest.LogCaptureFixture) -> None:

@@ -68,3 +68,14 @@ def test_an_operator_uploads_searches_labels_trains_and_publishes(page: Page, tm
     page.see("#rollback").click()
     page.see("#champion", before)
     assert not page.faults()
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_an_address_that_names_no_page_says_so_and_shows_the_collections(page: Page) -> None:
+    page.enter()
+    for address in ("%/gallery", "staff/nothing", "staff/constructor"):
+        page.browser.get("about:blank")
+        page.open(address)
+        page.see("#toasts", "There is no page at this address")
+        page.see("#make")
+    assert not page.faults()

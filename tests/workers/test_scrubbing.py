@@ -44,7 +44,7 @@ def proceed() -> None:
 def erased(**values: Any) -> ErasedNames:
     """The names of an erasure of the subject ann, with one face, in the collection staff."""
     usual = {
-        "erasure_id": "e1", "collection": "staff", "is_whole": False, "requested_at": REQUESTED_AT,
+        "erasure_id": "e1", "collection": "staff", "is_whole": False, "until": REQUESTED_AT,
         "faces": frozenset({FACE}), "subject": "ann", "names": frozenset({"ann", "badge-1"}),
     }  # fmt: skip
     return ErasedNames(**usual | values)
@@ -426,7 +426,7 @@ def test_the_names_of_all_erased_faces_are_erased(many: Resources) -> None:
 
 
 def test_a_deleted_collection_takes_the_names_along_that_it_had_in_a_snapshot(many: Resources) -> None:
-    known_by_none = erased(is_whole=True, requested_at=now() + 1, faces=frozenset(), subject=None, names=frozenset())
+    known_by_none = erased(is_whole=True, until=now() + 1, faces=frozenset(), subject=None, names=frozenset())
     assert erase_from_rows(many.database, [known_by_none], proceed) == {"e1"}
     with reading(many.database) as session:
         report = session.scalars(select(Training.report)).one()

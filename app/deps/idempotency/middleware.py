@@ -6,8 +6,10 @@ consent or were deleted since. A route declares that by `READ` in its `openapi_e
 The key is stored as a keyed hash: it may hold a name. Only 2xx answers are stored; a request that failed may be
 repeated with its key. An answer is stored with the changes of its request, in one transaction, and once more, with all
 its headers, before it is sent. If the process is killed before the commit, the key is free at once. It stays reserved
-for five minutes if the process lives, or has ended by itself. A photo is enrolled in a transaction of its own: its
-repeat returns the same faces. An archive or a file of vectors that is streamed to disk is compared by its length only.
+for five minutes if the process lives, or has ended by itself. A request that takes longer, or seems to because the
+clock goes forward, is refused at its commit if a repeat has taken the key. A photo is enrolled in a transaction of its
+own: its repeat returns the same faces. An archive or a file of vectors that is streamed to disk is compared by its
+length only.
 
 An answer that names somebody who was erased since is erased too, and a repeat is answered 409 `AnswerErased`. So is a
 repeat of a request to a collection that was deleted since, also if another one has its name.
@@ -31,7 +33,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.db.session import writing
 from app.db.tables import ERASED_STATUS, RESERVATION_SECONDS, Collection, StoredResponse, now
-from app.deps.idempotency.stored_answers import MAX_STORED_BYTES, RESERVED, ReservedAnswer
+from app.deps.idempotency.stored_answers import MAX_STORED_BYTES, RESERVED, ReservedAnswer, make_in_progress_error
 from app.errors import AppError, Busy, Conflict, Invalid, describe_problem
 from app.resources import Resources
 from app.storage.audit_log.spool import was_killed
@@ -56,14 +58,16 @@ class IdempotencyMiddleware:
         resources: Resources = scope["state"]["resources"]
         secret_field: str | None = scope["state"].get("secret_field")
         try:
-            reserved = ReservedAnswer(caller.key_id, _hash_key(resources, caller.key_id, key), secret_field)
+            key_hash = _hash_key(resources, caller.key_id, key)
             fingerprint, receive = await _compute_fingerprint(scope, receive)
+            reserved = ReservedAnswer(caller.key_id, key_hash, now(), secret_field)
             reservation = StoredResponse(
                 key_id=reserved.key_id,
                 idempotency_key=reserved.idempotency_key,
                 fingerprint=fingerprint,
                 collection=_find_collection(scope["path"]),
                 process=scope["state"]["audit_spool"].process,
+                created_at=reserved.created_at,
             )
             earlier = await run_sync(_reserve_key, resources, reservation, secret_field)
         except AppError as error:
@@ -147,7 +151,6 @@ def _reserve_key(resources: Resources, reservation: StoredResponse, secret_field
     was sent with another one.
     """
     key, fingerprint = reservation.idempotency_key, reservation.fingerprint
-    busy = Conflict("a request with this Idempotency-Key is in progress; try again", code="RequestInProgress")
     try:
         with writing(resources.database) as session:
             stored = session.get(StoredResponse, (reservation.key_id, key), with_for_update=True)
@@ -155,16 +158,16 @@ def _reserve_key(resources: Resources, reservation: StoredResponse, secret_field
                 session.add(reservation)
                 return None
             if stored.status is None and _is_free(resources, stored):
-                stored.fingerprint, stored.created_at = fingerprint, now()
+                stored.fingerprint, stored.created_at = fingerprint, reservation.created_at
                 stored.collection, stored.process = reservation.collection, reservation.process
                 return None
             is_of_deleted_collection = stored.collection is not None and _was_deleted(session, stored)
     except IntegrityError as error:
-        raise busy from error
+        raise make_in_progress_error() from error
     if stored.fingerprint != fingerprint:
         raise Invalid("this Idempotency-Key was sent with another request", code="IdempotencyKeyReused")
     if stored.status is None:
-        raise busy
+        raise make_in_progress_error()
     if stored.status == ERASED_STATUS or is_of_deleted_collection:
         raise Conflict(
             "this request was carried out; its answer named a face or a person erased since, or was about a collection "
@@ -197,8 +200,7 @@ def _was_deleted(session: Session, stored: StoredResponse) -> bool:
 def _store_response(resources: Resources, reserved: ReservedAnswer, values: dict[str, Any] | None) -> None:
     """Store an answer, or free the key of a request that failed before its changes were committed."""
     with writing(resources.database) as session:
-        row = (reserved.key_id, reserved.idempotency_key)
-        stored = session.get(StoredResponse, row, with_for_update=True)
+        stored = reserved.lock_row(session)
         if stored is None or stored.status == ERASED_STATUS:
             return
         if values is None and stored.status is None:

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
-from sqlalchemy import update
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.db.tables import StoredResponse
+from app.errors import Conflict
 
 MAX_STORED_BYTES = 2**20
 KEPT_HEADERS = ("content-type", "location", "retry-after", "etag", "x-model", "x-index-generation", "x-change-number")
@@ -24,12 +25,20 @@ RESERVED, BUILT = "reserved_answer", "built_answer"
 class ReservedAnswer(NamedTuple):
     """What the answer to a request is stored as.
 
-    key_id, idempotency_key: of the row; secret_field: the field of the answer that is not stored, or None
+    key_id, idempotency_key: of the row; created_at: of the reservation, by which it is told from a later one
+    secret_field: the field of the answer that is not stored, or None
     """
 
     key_id: str
     idempotency_key: str
+    created_at: float
     secret_field: str | None
+
+    def lock_row(self, session: Session) -> StoredResponse | None:
+        """Return the row; None if the reservation has ended, and another request may have taken the key."""
+        is_row = (StoredResponse.key_id == self.key_id, StoredResponse.idempotency_key == self.idempotency_key)
+        own = select(StoredResponse).where(*is_row, StoredResponse.created_at == self.created_at)
+        return session.scalar(own.with_for_update())
 
     def make_values(self, status: int, headers: Mapping[str, str], body: bytes) -> dict[str, Any] | None:
         """Return the columns of an answer; None if it is not stored, since the request failed or it is too long."""
@@ -57,14 +66,24 @@ class AnswerRoute(APIRoute):
 
 
 def store_answer(session: Session, request: Request) -> None:
-    """Store the answer that a route has built, if the request has an `Idempotency-Key`, before the commit."""
+    """Store the answer that a route has built, if the request has an `Idempotency-Key`, before the commit.
+
+    Raises Conflict if its reservation has ended: the repeat that has taken the key is carried out instead.
+    """
     state = request.scope["state"]
     reserved: ReservedAnswer | None = state.get(RESERVED)
     answer: Response | None = state.get(BUILT)
-    if reserved is None or answer is None:
+    if reserved is None:
         return
-    values = reserved.make_values(answer.status_code, answer.headers, bytes(answer.body))
-    if values is not None:
-        row = (reserved.key_id, reserved.idempotency_key)
-        is_row = (StoredResponse.key_id == row[0], StoredResponse.idempotency_key == row[1])
-        session.execute(update(StoredResponse).where(*is_row).values(values))
+    stored = reserved.lock_row(session)
+    if stored is None:
+        raise make_in_progress_error()
+    if answer is not None:
+        values = reserved.make_values(answer.status_code, answer.headers, bytes(answer.body))
+        for field, value in (values or {}).items():
+            setattr(stored, field, value)
+
+
+def make_in_progress_error() -> Conflict:
+    """Return the error of a request whose key is reserved for another one."""
+    return Conflict("a request with this Idempotency-Key is in progress; try again", code="RequestInProgress")

@@ -148,6 +148,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._stop_parsing(_describe_malformed("send HTTP/1.1, or HTTP/1.0 without a transfer coding"))
         if self.parser.should_upgrade() and _has_body(self.headers):
             self._stop_parsing(_describe_malformed("a request with a body may not ask for an upgrade or a tunnel"))
+        if version == "1.0":  # such a client would take "100 Continue" for the answer
+            self.expect_100_continue = False
         super().on_headers_complete()
         if self.parser.should_upgrade():  # the parser has stopped, and would take what follows for another protocol
             self.cycle.keep_alive = False

@@ -41,6 +41,17 @@ async function recogniserNotice(signal) {
   return recogniser.notice ? [h("p.notice", { id: "recogniser-notice", role: "note" }, recogniser.notice)] : [];
 }
 
+/** The collection, the view and its argument that the address names; null if there is no such page. */
+function readAddress() {
+  try {
+    const [collection, name = "gallery", argument] = location.hash.slice(2).split("/").map(decodeURIComponent);
+    return Object.hasOwn(VIEWS, name) ? { collection, name, argument } : null;
+  } catch (error) {
+    if (error instanceof URIError) return null;
+    throw error;
+  }
+}
+
 let left = new AbortController();
 
 /** Shows the view that the address names. What the view before it was still waiting for is aborted. */
@@ -51,7 +62,9 @@ async function show() {
   crumbs.replaceChildren();
   if (!key.get()) return view.replaceChildren(door());
   showNotice();
-  const [collection, name = "gallery", argument] = location.hash.slice(2).split("/").map(decodeURIComponent);
+  const address = readAddress();
+  if (!address) toast("There is no page at this address.", true);
+  const { collection, name, argument } = address ?? {};
   try {
     if (collection) crumbs.replaceChildren(...tabs(collection, name));
     const [notice, parts] = await Promise.all([recogniserNotice(signal), collection ? VIEWS[name][1](collection, argument, signal) : collections()]);
