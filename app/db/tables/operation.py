@@ -91,6 +91,7 @@ class StoredResponse(Base):
     """
 
     __tablename__ = "answers"
+    __table_args__ = (Index("answers_by_age", "created_at"),)
     key_id: Mapped[str] = mapped_column(String(64), primary_key=True)
     idempotency_key: Mapped[str] = mapped_column(String(255), primary_key=True)
     fingerprint: Mapped[str] = mapped_column(String(64))  # of method, path and body
