@@ -32,5 +32,5 @@ def _list_jobs(
     """List the numbers and ids of the jobs that work for this collection, and for no deleted one of its name."""
     of_name = (Job.kind == kind, Job.body["collection"].as_string() == collection.id)
     rows = session.execute(select(Job.id, Job.body).where(*of_name, *where)).all()
-    created_at = collection.created_at
-    return [(body.get("number", 0), job) for job, body in rows if body["bound_to"].get(collection.id) == created_at]
+    bound_to = (collection.id, collection.created_at)
+    return [(body.get("number", 0), job) for job, body in rows if bound_to in body.get("bound_to", {}).items()]

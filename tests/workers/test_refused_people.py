@@ -10,12 +10,14 @@ from app.atlases.service import list_points
 from app.atlases.window import WindowEdges
 from app.clusters.service import list_clusters
 from app.db.session import reading, writing
-from app.db.tables import Atlas, ClusteredFace, Collection, Face, FaceCluster, FaceCoordinates, Job, Subject, now
+from app.db.tables import Atlas, ClusteredFace, Collection, Face, FaceCluster, FaceCoordinates, Subject, now
 from app.deps.job_response import JobOut
 from app.examinations.schemas import FINDING, REPORT
 from app.examinations.service import read_report
 from app.labels.question_faces import read_question_faces
 from app.learning.evaluation_request import EvaluationRequest
+from app.queue import jobs
+from app.queue.messages import ExamineGallery
 from app.resources import Resources
 from tests.rows import GalleryWriter, make_model, people
 from workers.context import JobContext
@@ -101,12 +103,8 @@ def test_an_earlier_examination_no_longer_names_them(gallery: Resources) -> None
     findings = [FINDING | {"subjects": subjects} for subjects in (["p000", "p001"], ["p001", "p002"], [])]
     report = REPORT | {"collection": GALLERY, "findings": findings}
     with writing(gallery.database) as session:
-        session.add(
-            job := Job(
-                kind="examine", body={"collection": GALLERY}, state="succeeded", result=report, finished_at=now()
-            )
-        )
-        session.flush()
+        job = jobs.enqueue(session, ExamineGallery(collection=GALLERY))
+        job.state, job.result, job.finished_at = "succeeded", report, now()
         shown = JobOut.of(job, "admin").result
     assert shown is not None
     assert shown["counts"] == REPORT["counts"]
