@@ -114,4 +114,7 @@ class BackgroundTasks:
             if self._waiting and now - self._announced_at < MIN_ANNOUNCEMENT_SECONDS:
                 return
             self._announced_at = now
-        self._done()
+        try:
+            self._done()
+        except Exception:  # as when Redis is being closed: the thread goes on, and the follower looks by itself
+            log.exception("background_task.not_announced")

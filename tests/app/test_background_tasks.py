@@ -75,6 +75,17 @@ def test_many_short_tasks_start_two_threads_and_are_announced_together() -> None
     assert most[0] <= others + MAX_RUNNING_TASKS
 
 
+def test_tasks_go_on_after_an_announcement_that_fails(caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> None:
+        raise AttributeError("the client is being closed")
+
+    tasks = BackgroundTasks(fail)
+    for key in range(3 * MAX_RUNNING_TASKS):
+        assert tasks.start(key, lambda: 7).result(10) == 7
+    tasks.finish(10)
+    assert "background_task.not_announced" in caplog.text
+
+
 def test_an_error_is_raised_where_the_result_is_taken_and_logged_where_it_is_not(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
