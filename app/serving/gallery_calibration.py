@@ -6,10 +6,10 @@ from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, case, func, select
 from sqlalchemy.orm import Session, aliased
 
-from app.db.session import snapshot, writing
+from app.db.session import snapshot, stream_raw_rows, writing
 from app.db.tables import Collection, Deployment, Face, Job, now
 from app.errors import NotFound
 from app.galleries.measurements import DEFAULT_FMR
@@ -160,12 +160,15 @@ class GalleryFaces:
 
 
 def read_faces(session: Session, collection: str) -> GalleryFaces:
-    """Read the faces of a collection, of all roles."""
-    chosen = select(Face.pk, Face.subject_pk, Face.role).where(Face.collection_id == collection).order_by(Face.pk)
-    rows = session.execute(chosen).all()
-    ids = np.array([r.pk for r in rows], np.int64)
-    subjects = np.array([-1 if r.subject_pk is None else r.subject_pk for r in rows], np.int64)
-    return GalleryFaces(ids, subjects, np.array([r.role == "distractor" for r in rows], np.bool_))
+    """Read the faces of a collection, of all roles.
+
+    A million at once would keep searches waiting for most of a second: Python's lock is held until all are read.
+    """
+    subject, is_distractor = func.coalesce(Face.subject_pk, -1), case((Face.role == "distractor", 1), else_=0)
+    chosen = select(Face.pk, subject, is_distractor).where(Face.collection_id == collection).order_by(Face.pk)
+    parts = [np.array(rows, np.int64) for rows in stream_raw_rows(session, chosen)]
+    ids, subjects, are_distractors = np.concatenate([np.empty((0, 3), np.int64), *parts]).T
+    return GalleryFaces(np.ascontiguousarray(ids), np.ascontiguousarray(subjects), are_distractors == 1)
 
 
 def _measure_index(loaded: LoadedIndex, faces: GalleryFaces) -> dict[str, Any]:

@@ -1,0 +1,44 @@
+"""What a calibration reads of a gallery, beside searches."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy.orm import Session
+
+from app.db.session import RAW_ROWS_PER_BATCH, reading, stream_raw_rows
+from app.resources import Resources
+from app.serving import gallery_calibration
+from app.serving.gallery_calibration import read_faces
+from tests.rows import GalleryWriter, make_model, people
+
+
+def test_faces_are_read_in_small_parts_with_their_people_and_roles(
+    resources: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading a million at once had searches wait for 0.7 s."""
+    sizes = list[int]()
+
+    def stream(session: Session, chosen: Any) -> Iterator[Sequence[tuple[Any, ...]]]:
+        for rows in stream_raw_rows(session, chosen):
+            sizes.append(len(rows))
+            yield rows
+
+    rows, subjects = people(300, 2)
+    model = make_model("m-1")
+    written = GalleryWriter(resources).make(model)
+    written.add({model.id: rows}, subjects)
+    written.add({model.id: rows[:3]}, [None, None, "p007"], role="distractor")
+    other = GalleryWriter(resources, "other").make(model)
+    other.add({model.id: rows[:5]}, subjects[:5])
+    monkeypatch.setattr(gallery_calibration, "stream_raw_rows", stream)
+    with reading(resources.database) as session:
+        faces, nobody = read_faces(session, "staff"), read_faces(session, "none")
+    assert sum(sizes) == 603
+    assert max(sizes) <= RAW_ROWS_PER_BATCH
+    assert faces.ids.tolist() == written.pks
+    assert faces.is_distractor.tolist() == [False] * 600 + [True] * 3
+    assert faces.subjects[600:].tolist() == [-1, -1, faces.subjects[14]]
+    assert np.unique(faces.subjects[:600], return_counts=True)[1].tolist() == [2] * 300
+    assert (faces.ids.dtype, faces.subjects.dtype, len(nobody.ids)) == (np.int64, np.int64, 0)
