@@ -103,9 +103,13 @@ class Schedule:
 
 
 def _is_sweep_due(session: Session) -> bool:
-    """Whether none was enqueued lately. One from the future was, before the clock was set back."""
+    """Whether none was enqueued lately.
+
+    One whose time lies in the future does not count: it was enqueued before the clock was set back.
+    """
     is_recent = Job.created_at.between(now() - SWEEP_SECONDS, now())
-    return session.scalar(select(Job.id).where(Job.kind == Sweep.kind, is_recent).limit(1)) is None
+    newest_first = select(Job.id).where(Job.kind == Sweep.kind, is_recent).order_by(Job.id.desc())
+    return session.scalar(newest_first.limit(1)) is None  # in another order, all older jobs would be read
 
 
 class LabelCounter:

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from app.db.tables import Erasure
-from app.galleries.erasures import ERASED
+from app.galleries.erasures import ERASED, read_until
 from app.storage.text_encodings import list_normal_forms, list_text_encodings, unify_forms
 
 UUID = re.compile(rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -27,7 +27,7 @@ TEXT_FIELDS = frozenset({"name", "file", "reason", "detail", "problem", "path", 
 class ErasedNames:
     """How answers, items and reports may name what one erasure removes.
 
-    until: what was stored later does not belong to what is erased, though it may have the same name
+    until: rows that were stored later belong to another subject or collection of the same name
     faces: ids; subject: the subject's id; names: texts by which faces and subject are called, in every normal form
     """
 
@@ -47,7 +47,7 @@ class ErasedNames:
             erasure.id,
             erasure.collection_id,
             erasure.target == "collection",
-            targets.get("until", erasure.requested_at),
+            read_until(erasure),
             frozenset(targets["faces"]),
             targets["subject"],
             frozenset(),

@@ -53,7 +53,7 @@ def start_erasure(
 ) -> tuple[Erasure, str]:
     """Like `record_erasure`, but name and count nothing yet: this can take a second.
 
-    stored_at: when the rows were stored that are erased
+    stored_at: times at which rows were stored that are to be erased
     """
     first_change = session.scalar(select(func.min(Face.change)).where(*chosen))
     erasure = Erasure(
@@ -73,6 +73,11 @@ def start_erasure(
     session.flush()
     message = Erase(collection=collection.id, whole=target == "collection", erasure=erasure.id)
     return erasure, enqueue(session, message).id
+
+
+def read_until(erasure: Erasure) -> float:
+    """Return up to when rows were stored that belong to what is erased: see `find_latest_moment`."""
+    return float(erasure.targets.get("until", erasure.requested_at))
 
 
 def describe_erased(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, bindparam, case, exists, literal, or_, select, update
+from sqlalchemy import BindParameter, ColumnElement, Float, and_, bindparam, case, exists, literal, or_, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from app.db.tables import Collection, Job, now
@@ -15,18 +15,18 @@ MAX_TRIES = 5
 NEVER = 0.0
 """When a collection was created that does not exist: a job that is bound to it never runs."""
 MAX_AHEAD_SECONDS = 7200.0
-"""No lease is as long, and no delay. What ends later was written by a clock that was set back since, and has ended."""
+"""No lease is as long, and no delay. A time further ahead was written before the clock was set back."""
 
 
-def _has_come(moment: InstrumentedAttribute[Any], at: Any, limit: Any) -> ColumnElement[bool]:
-    """Whether a moment in a row has come. limit: MAX_AHEAD_SECONDS later"""
-    return or_(moment <= at, moment > limit)
+def _is_past(moment: InstrumentedAttribute[Any], at: float | BindParameter[float]) -> ColumnElement[bool]:
+    """Whether the time in a row has come by `at`. One that is further ahead than any can be counts as past."""
+    return or_(moment <= at, moment > at + MAX_AHEAD_SECONDS)
 
 
 DUE_QUERY = (
     select(Job.id)
     .where(Job.state == "queued", Job.queue == bindparam("queue"))
-    .where(_has_come(Job.not_before, bindparam("now"), bindparam("limit")))
+    .where(_is_past(Job.not_before, bindparam("now", type_=Float)))
     .limit(1)
 )
 
@@ -78,9 +78,7 @@ def is_bound(session: Session, message: Message) -> bool:
 
 def is_any_due(session: Session, queue: str) -> bool:
     """Whether a job of the queue may be due. It takes a tenth of the time of `claim`, and no lock."""
-    at = now()
-    values = {"queue": queue, "now": at, "limit": at + MAX_AHEAD_SECONDS}
-    return session.execute(DUE_QUERY, values).first() is not None
+    return session.execute(DUE_QUERY, {"queue": queue, "now": now()}).first() is not None
 
 
 def claim(
@@ -104,10 +102,9 @@ def claim(
     is_new, is_part = and_(Job.parent_id.is_(None), Job.not_before == 0.0), Job.parent_id.is_not(None)
     earlier = aliased(Job)
     is_blocked = exists().where(earlier.lock == Job.lock, earlier.id < Job.id, earlier.state.in_(LIVE_STATES))
-    at = now()
     candidate = (
         select(Job.id)
-        .where(Job.state == "queued", Job.queue == queue, _has_come(Job.not_before, at, at + MAX_AHEAD_SECONDS))
+        .where(Job.state == "queued", Job.queue == queue, _is_past(Job.not_before, now()))
         .where(or_(Job.lock.is_(None), ~is_blocked))
         .order_by(~is_new, ~is_part if parts_first else is_part, _rank_turn(recent), Job.not_before, Job.id)
         .limit(1)
@@ -161,8 +158,7 @@ def end(session: Session, job_id: str, state: str, *, worker: str | None = None,
 
 def free_abandoned(session: Session) -> int:
     """Queue the jobs whose worker has died; those that were tried MAX_TRIES times fail. Returns how many are queued."""
-    at = now()
-    has_ended = _has_come(Job.lease_until, at, at + MAX_AHEAD_SECONDS)
+    has_ended = _is_past(Job.lease_until, now())
     abandoned = update(Job).where(Job.state == "running", Job.lease_until.is_not(None), has_ended)
     problem = {"code": "WorkerLost", "detail": f"its worker died {MAX_TRIES} times", "status": 500}
     hopeless = abandoned.where(Job.tries >= MAX_TRIES)

@@ -100,7 +100,7 @@ def _describe_state(served: ServedDeployment) -> ReportedState:
 def is_alive() -> ColumnElement[bool]:
     """Whether a follower has given a sign of life lately.
 
-    One from the future was written before the clock was set back.
+    One whose time lies in the future does not count: it was written before the clock was set back.
     """
     return Follower.seen_at.between(now() - ALIVE_SECONDS, now() + ALIVE_SECONDS)
 

@@ -68,6 +68,20 @@ def is_being_rewritten(folder: Path) -> bool:
     return len(list(folder.glob("rows*.sqlite"))) > 1
 
 
+def _holds_deleted_collection(folder: Path, manifest: SnapshotManifest, erased: Sequence[ErasedNames]) -> bool:
+    """Whether a snapshot holds one collection alone, and that was deleted. Raises DatabaseError."""
+    latest = max((one.until for one in erased if one.is_whole), default=None)
+    if manifest.collection is None or latest is None:
+        return False
+    rows = open_rows(folder / manifest.rows_file)
+    try:
+        with Session(rows) as session:
+            created_at = session.scalar(select(Collection.created_at).where(Collection.id == manifest.collection))
+    finally:
+        rows.dispose()
+    return created_at is None or created_at <= latest
+
+
 def _delete(folder: Path, erased: Sequence[ErasedNames]) -> SnapshotErasure:
     shutil.rmtree(folder)
     return SnapshotErasure(None, {one.erasure_id for one in erased})
@@ -81,6 +95,9 @@ def _rewrite(
         for path in folder.iterdir():
             if path.name not in (MANIFEST, FILES, manifest.rows_file):
                 path.unlink()  # an interrupted run has left it
+        is_deleted = _holds_deleted_collection(folder, manifest, erased)
+    if is_deleted:
+        return _delete(folder, erased)
     new = folder / f"rows-{uuid4().hex}.sqlite"
     copy_rows(folder, manifest, new)
     rows = open_rows(new)
@@ -89,8 +106,6 @@ def _rewrite(
         if not changed:
             new.unlink()
             return SnapshotErasure(manifest)
-        if manifest.collection is not None and not _holds_collection(rows):
-            return _delete(folder, [one for one in erased if one.erasure_id in changed])
         files, size = drop_unnamed_files(rows, folder / FILES)
         counts = count_rows(rows, list_copied_tables())
         schema = read_schema_revision(rows) or ""
@@ -115,11 +130,6 @@ def _rewrite(
         raise
     (folder / manifest.rows_file).unlink(missing_ok=True)
     return SnapshotErasure(written, changed)
-
-
-def _holds_collection(rows: Engine) -> bool:
-    with Session(rows) as session:
-        return session.scalar(select(Collection.id).limit(1)) is not None
 
 
 def _replace_manifest(folder: Path, read: SnapshotManifest, written: SnapshotManifest, check_lease: Check) -> None:

@@ -13,7 +13,7 @@ STAGED = re.compile(r"\.[0-9a-f]{32}")
 
 
 def remove_staged_models(resources: Resources) -> int:
-    """Remove such folders an hour after their last change, and return their number."""
+    """Remove the staged folders that have not changed for an hour, and return their number."""
     latest, removed = time.time() - ORPHAN_SECONDS, 0
     for path in resources.models.folder.iterdir():
         with suppress(FileNotFoundError):  # it was complete meanwhile, or another sweep has removed it

@@ -8,6 +8,7 @@ from sqlalchemy import and_, or_, select
 from sqlalchemy.orm import Session
 
 from app.db.tables import RESERVATION_SECONDS, Erasure, Evaluation, Job, StoredResponse, Training, now
+from app.galleries.erasures import read_until
 from app.learning.plan import Plan
 from app.queue.jobs import LIVE_STATES
 from app.queue.messages import Erase, Evaluate, IngestBatch, RestoreSnapshot, Sweep, TakeSnapshot, Train
@@ -83,7 +84,7 @@ def _iterate_running_jobs(session: Session, erasure: Erasure) -> Iterator[str]:
 
     A part of an import counts too: it may end after the import, which was cancelled.
     """
-    until = erasure.targets.get("until", erasure.requested_at)
+    until = read_until(erasure)
     is_measuring = and_(  # its protocol files may name the people
         Job.kind == Evaluate.kind, Job.started_at.is_not(None), Job.created_at <= until
     )

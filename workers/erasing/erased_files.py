@@ -51,7 +51,7 @@ def _store(resources: Resources, erasure: Erasure, values: dict[str, Any]) -> No
 def _iterate_names(context: JobContext, erasure: Erasure) -> Iterator[str]:
     """Yield the names of the files that exist. Those of a collection are older than its deletion.
 
-    Files from the future are so too: they were written before the clock was set back.
+    So are files whose time lies in the future: they were written before the clock was set back.
     """
     blobs, collection = context.resources.blobs, erasure.collection_id
     if erasure.target == "collection":

@@ -132,6 +132,7 @@ def _wait_for_erasures(session: Session, message: RestoreSnapshot, context: JobC
     """
     pending = _list_pending_erasures(session, message.source)
     started_at = session.get_one(Job, context.job_id).started_at
+    # a start that lies in the future was before the clock was set back: then nobody can tell which came first
     if started_at is not None and any(requested_at >= min(started_at, now()) for requested_at in pending):
         raise Conflict(ERASED_MEANWHILE)
     if pending:
