@@ -54,7 +54,10 @@ class LinkedNotifier(Notifier):
 
 @dataclass
 class Service:
-    """A running service; `client` holds an admin's key."""
+    """A running service; `client` holds an admin's key.
+
+    after_last_job: the header by which a search sees what the job did that was last waited for
+    """
 
     url: str
     client: httpx.Client
@@ -62,6 +65,7 @@ class Service:
 
     def __post_init__(self) -> None:
         self._jobs_changed = threading.Event()
+        self.after_last_job: dict[str, str] = {}
         self.resources.notifier.listen("jobs", self._jobs_changed.set)
 
     def key(self, role: str, *collections: str) -> dict[str, str]:
@@ -78,11 +82,14 @@ class Service:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             self._jobs_changed.clear()
-            job = self.client.get(answer.headers["Location"]).json()
-            if job["finished_at"]:
-                return dict(job)
+            found = self.client.get(answer.headers["Location"])
+            if found.json()["finished_at"]:
+                self.after_last_job = {
+                    name: found.headers[name] for name in ("X-Change-Number",) if name in found.headers
+                }
+                return dict(found.json())
             self._jobs_changed.wait(MAX_JOB_POLL_SECONDS)
-        raise AssertionError(f"the job did not end within {seconds} s: {job}")
+        raise AssertionError(f"the job did not end within {seconds} s: {found.json()}")
 
     def wait_for_indexes(self, seconds: float = 30) -> None:
         """Wait until searches see every change of every collection."""

@@ -10,7 +10,7 @@ HEADERS: dict[str, tuple[str, str | int]] = {
         "3.1042",
     ),
     "X-Change-Number": (
-        "the number of the change that the request has made of the collection; a search that sends it sees the change",
+        "the number of a change of the collection; a search that sends it sees what the request or the job has done",
         1042,
     ),
     "ETag": ("the version of the deployment, for If-Match", '"3"'),

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path, Query, Response
 from sse_starlette import EventSourceResponse
 
 from app.db import examples
@@ -12,6 +12,7 @@ from app.db.field_types import Word
 from app.db.tables import JobItem
 from app.deps import CallerDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep
 from app.deps.audit import audit_as
+from app.deps.headers import describe_headers
 from app.deps.idempotency.stored_answers import AnswerRoute
 from app.deps.job_response import RUNNING, JobEntry, JobOut
 from app.deps.job_response import State as JobState
@@ -52,6 +53,7 @@ EVENTS: dict[int | str, dict[str, Any]] = {
         "content": {"text/event-stream": {"schema": JOB_EVENT, "example": {"data": json.dumps(RUNNING)}}},
     }
 }
+SHOWN: dict[int | str, dict[str, Any]] = {200: describe_headers("X-Change-Number")}
 
 
 @router.get("", summary="List jobs", openapi_extra=READER | ROWS)
@@ -66,12 +68,15 @@ def list_jobs(
     return JobsOut(jobs=[JobEntry.of(r) for r in rows], next_token=token)
 
 
-@router.get("/{job_id}", summary="Look at a job", openapi_extra=READER | JOB)
-def get_job(job_id: JobId, session: ReadDep, caller: CallerDep) -> JobOut:
+@router.get("/{job_id}", summary="Look at a job", responses=SHOWN, openapi_extra=READER | JOB)
+def get_job(job_id: JobId, session: ReadDep, caller: CallerDep, response: Response) -> JobOut:
     """The state, progress, rate and remaining time of a job and, at the end, its result or problem. The result and the
     reasons of a failure are shown to keys with the role of the route that shows the same: a training's and an
-    examination's to operators, a comparison's and a snapshot's to administrators."""
-    return JobOut.of(service.get_job(session, job_id), caller.role)
+    examination's to operators, a comparison's and a snapshot's to administrators. `X-Change-Number` of a job that has
+    ended is the last change of its collection: a search that sends it sees all that the job did."""
+    job = service.get_job(session, job_id)
+    response.headers.update(service.tell_change(session, job))
+    return JobOut.of(job, caller.role)
 
 
 @router.get("/{job_id}/items", summary="The items of a job", openapi_extra=READER | JOB)

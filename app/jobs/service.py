@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from sqlalchemy import ColumnElement, and_, or_
+from sqlalchemy import ColumnElement, and_, or_, select
 from sqlalchemy.orm import Session
 
 from app.db import lookups
-from app.db.tables import Job
+from app.db.tables import Collection, Job
 from app.deps.job_response import State
 from app.deps.paging import read_page
+from app.deps.server.change_number import NAME
 from app.errors import Conflict
 from app.queue import jobs
 from app.queue.messages import Erase
@@ -56,6 +57,15 @@ def get_job(session: Session, job_id: str) -> Job:
     """Return the job. Raises NotFound."""
     job: Job = lookups.get_row(session, "job", job_id)
     return job
+
+
+def tell_change(session: Session, job: Job) -> dict[str, str]:
+    """Return `X-Change-Number` with the last change of the collection of a job that has ended; else nothing."""
+    if job.finished_at is None or "collection" not in job.body:
+        return {}
+    is_of_job = (Collection.id == job.body["collection"], ~Collection.is_deleted)
+    change = session.scalar(select(Collection.change).where(*is_of_job))
+    return {} if change is None else {NAME: str(change)}
 
 
 def cancel_job(session: Session, job_id: str) -> Job:

@@ -19,7 +19,7 @@ MIN_INTERVAL_SECONDS = 0.2
 ALIVE_SECONDS = 15.0
 """A follower without a heartbeat for longer than this does not count: its process has died."""
 
-ReportedState = tuple[str, int, int]  # model id, change, number of vectors
+ReportedState = tuple[str, int, int, float]  # model id, change, number of vectors, when the collection was made
 
 
 class Reporter:
@@ -84,7 +84,7 @@ class Reporter:
 
     def _make_row(self, key: DeploymentKey, state: ReportedState) -> dict[str, object]:
         names = ("collection_id", "task", "model_id", "change", "vectors")
-        return {"process": self.process, "seen_at": now(), **dict(zip(names, (*key, *state), strict=True))}
+        return {"process": self.process, "seen_at": now(), **dict(zip(names, (*key, *state[:-1]), strict=True))}
 
     def sign_off(self) -> None:
         """Delete the rows of this process. Raises Busy."""
@@ -94,7 +94,7 @@ class Reporter:
 
 def _describe_state(served: ServedDeployment) -> ReportedState:
     champion = served.champion
-    return champion.key.model_id, champion.state.change, champion.state.vectors
+    return champion.key.model_id, champion.state.change, champion.state.vectors, served.collection_created_at
 
 
 def is_alive() -> ColumnElement[bool]:

@@ -90,6 +90,15 @@ def test_the_list_of_jobs_leaves_results_out(service: Service, jobs: list[str]) 
     assert service.client.get(f"/v1/jobs/{jobs[1]}").json()["problem"]["reasons"] == ["x" * 9]
 
 
+def test_a_job_that_has_ended_tells_the_last_change_of_its_collection(service: Service, jobs: list[str]) -> None:
+    with writing(service.resources.database) as session:
+        session.get_one(Collection, "staff").change = 7
+    answers = [service.client.get(f"/v1/jobs/{job_id}") for job_id in jobs]
+    assert [answer.headers.get("X-Change-Number") for answer in answers] == ["7", "7", None, None, None]
+    service.client.delete("/v1/collections/staff").raise_for_status()
+    assert "X-Change-Number" not in service.client.get(f"/v1/jobs/{jobs[0]}").headers
+
+
 def test_jobs_are_filtered_by_collection_kind_and_state(service: Service, jobs: list[str]) -> None:
     def chosen(**params: object) -> list[str]:
         return ids(service.client.get("/v1/jobs", params=params))  # type: ignore[arg-type]

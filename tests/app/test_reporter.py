@@ -9,15 +9,17 @@ from sqlalchemy import select
 from app.db.session import reading
 from app.db.tables import Follower
 from app.serving.reporter import MIN_INTERVAL_SECONDS, Reporter
+from tests.databases import remove_test_data
 from tests.rows import GalleryWriter, make_model
 
 MODEL = make_model("m-reported")
 
 
-def serve(change: int) -> list[Any]:
+def serve(change: int, created_at: float = 1.0) -> list[Any]:
     state = SimpleNamespace(change=change, vectors=3)
     champion = SimpleNamespace(key=SimpleNamespace(model_id=MODEL.id), state=state)
-    return [SimpleNamespace(collection="staff", task="identity", champion=champion)]
+    served = SimpleNamespace(collection="staff", task="identity", collection_created_at=created_at, champion=champion)
+    return [served]
 
 
 def test_changes_that_follow_at_once_are_written_together(resources: Any) -> None:
@@ -54,3 +56,15 @@ def test_nothing_waits_where_nothing_is_served_any_more(resources: Any) -> None:
     assert reporter.due_in is not None
     reporter.report([])
     assert reporter.due_in is None
+
+
+def test_a_collection_that_was_made_again_with_the_same_faces_is_reported(resources: Any) -> None:
+    """Otherwise a publication or an erasure would not wait for this process until its next heartbeat."""
+    reporter = Reporter(resources.database, "process")
+    for created_at in (1.0, 2.0):
+        GalleryWriter(resources).make(MODEL)
+        reporter.report(serve(4, created_at))
+        with reading(resources.database) as session:
+            assert list(session.scalars(select(Follower.change))) == [4]
+        remove_test_data(resources)
+        time.sleep(MIN_INTERVAL_SECONDS)

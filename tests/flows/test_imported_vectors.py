@@ -54,7 +54,9 @@ def send(service: Service, rows: Any, table: str | None = None, **headers: str) 
 
 def search(service: Service, vector: Any, **params: Any) -> dict[str, Any]:
     body = {"vector": [float(number) for number in vector]}
-    answer = service.client.post(f"{BASE}/search:by-embedding", json=body, params=params)
+    answer = service.client.post(
+        f"{BASE}/search:by-embedding", json=body, params=params, headers=service.after_last_job
+    )
     assert answer.status_code == 200, answer.text
     return dict(answer.json())
 
