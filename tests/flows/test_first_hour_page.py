@@ -56,7 +56,7 @@ def write_photos(folder: Path) -> None:
 
 
 def run_page(page: str, service: Service, folder: Path) -> list[str]:
-    """Run the blocks of the page; return what each printed. Fails if one of them fails."""
+    """Run the blocks of the page at a reader's pace; return what each printed. Fails if one of them fails."""
     write_photos(folder)
     environment = {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -73,6 +73,7 @@ def run_page(page: str, service: Service, folder: Path) -> list[str]:
         assert done.returncode == 0, f"{block}{done.stdout}{done.stderr}"
         exports += "".join(f"{line}\n" for line in block.splitlines() if line.startswith("export "))
         printed.append(done.stdout)
+        service.wait_for_indexes()
     return printed
 
 
