@@ -414,6 +414,7 @@ def test_a_manifest_states_the_source_of_a_photo() -> None:
         b"subject\nada\n",
         b"file\na\na\n",
         b"file,subject\na,b,c\n",
+        b"file,subject,subject\na,ada,bob\n",
         b"file,subject\na,..\n",
         b"file,role\na,hero\n",
         b"file,metadata\na,[1]\n",
@@ -436,6 +437,8 @@ def test_a_manifest_with_an_invalid_line_is_refused_with_the_line_number(lines: 
         (b'{"file": "a", "x": ' + b"9" * 5_000 + b"}", "digits"),
         (b'{"file": "\\ud800"}', "unicode"),
         (b"[]", "not a JSON object"),
+        (b'{"file": "a", "subject": "ada", "subject": "bob"}', "the key 'subject' twice"),
+        (b'{"file": "a", "metadata": "{\\"age\\": 1, \\"age\\": 2}"}', "the key 'age' twice"),
         (b'{"file": "a", "subject": "ada", "consent": false}', "consent belongs to a subject"),
         (b'{"file": "a", "retain_until": "2030-01-01T00:00:00Z"}', "retain_until belongs to a subject"),
         (b"\x00", "Expecting value"),
@@ -449,6 +452,13 @@ def test_a_hostile_json_manifest_is_refused_with_the_line_number(lines: bytes, r
 def test_a_manifest_of_too_many_columns_is_refused() -> None:
     with pytest.raises(Invalid, match="1,000 columns"):
         read_manifest(b"file," + b",".join(b"c%d" % n for n in range(1000)) + b"\n" + b"a\n")
+
+
+def test_columns_without_a_name_may_be_many() -> None:
+    """Spreadsheets write them behind the last column."""
+    found = read_manifest(b"file,subject,,\na,ada,,\n").take("a")
+    assert found is not None
+    assert (found.subject, found.metadata) == ("ada", {})
 
 
 def test_a_folder_is_listed_by_name_at_any_depth_and_refused_if_it_is_gone(tmp_path: Path) -> None:

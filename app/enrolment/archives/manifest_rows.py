@@ -3,7 +3,8 @@
 import csv
 import io
 import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
 from app.enrolment.archives.entries import Archive, Entry, make_refusal
@@ -14,6 +15,7 @@ MAX_MANIFEST_BYTES = 256 * 2**20
 MAX_ROW_CHARACTERS = 2**20
 MAX_COLUMNS = 1_000
 MAX_JSON_DEPTH = 64
+MAX_QUOTED_CHARACTERS = 40
 PERSONS_COLUMNS = ("consent", "retain_until")
 """What a person agreed to. It is recorded for the subject: as metadata of a face it would have no effect."""
 KNOWN_COLUMNS = ("file", "subject", "external_id", "external_image_id", "role", "source", "metadata")
@@ -77,6 +79,7 @@ def _parse_csv(text: io.TextIOWrapper) -> Iterator[dict[str, Any]]:
     rows = csv.DictReader(lines)
     if len(rows.fieldnames or ()) > MAX_COLUMNS:
         raise ValueError(f"it has more than {MAX_COLUMNS:,} columns")
+    _check_unique("column", [name for name in rows.fieldnames or () if name])
     lines.start_row()
     for row in rows:
         if row.pop(None, None):
@@ -120,10 +123,10 @@ class _RowLines:
 
 
 def _parse_json(text: str) -> Any:
-    """Parse JSON of at most MAX_JSON_DEPTH levels. Raises ValueError."""
+    """Parse JSON of at most MAX_JSON_DEPTH levels, whose objects have each key once. Raises ValueError."""
     problem = f"it is nested more than {MAX_JSON_DEPTH} levels deep"
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=_make_object)
     except RecursionError as error:
         raise ValueError(problem) from error
     level = [value]
@@ -132,6 +135,20 @@ def _parse_json(text: str) -> Any:
         if not level:
             return value
     raise ValueError(problem)
+
+
+def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        _check_unique("key", [key for key, _ in pairs])
+    return made
+
+
+def _check_unique(kind: str, names: Sequence[str]) -> None:
+    """Raises ValueError if a name is there twice: only the last of its values would count."""
+    for name, count in Counter(names).most_common(1):
+        if count > 1:
+            raise ValueError(f"it has the {kind} {name[:MAX_QUOTED_CHARACTERS]!r} twice; each may be there once")
 
 
 def _list_children(value: Any) -> list[Any]:
