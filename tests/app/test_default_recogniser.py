@@ -165,7 +165,10 @@ def test_a_new_collection_is_served_by_it_from_the_first_face_on(installed: None
             )
             assert answer.status_code == 201, answer.text
         query = {"file": ("q.png", images.encode_png(draw(person(0), 1)))}
-        search_answer = client.post("/v1/collections/staff/search", files=query, params={"aligned": "true"}).json()
+        enrolled = {"X-Change-Number": answer.headers["X-Change-Number"]}
+        search_answer = client.post(
+            "/v1/collections/staff/search", files=query, params={"aligned": "true"}, headers=enrolled
+        ).json()
         assert search_answer["model"] == DLIB_MODEL
         first, second = search_answer["faces"][0]["matches"]
         assert first["subject"]["id"] == "p0"

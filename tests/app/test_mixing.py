@@ -216,7 +216,7 @@ def test_a_task_without_a_calibration_cannot_be_weighted(lasting: Resources, api
     bare = make_model("m-bare")
     GalleryWriter(lasting, api.staff).make(bare).add({bare.id: FACES[:8]}, SUBJECTS[:8])
     GalleryWriter(lasting, api.staff).make(AGE, task="age")
-    answer = api.post(f"/v1/collections/{api.staff}/faces/none/search", params={"task": MIX})
+    answer = search(api, "none")
     assert (answer.status_code, answer.json()["code"]) == (409, "NotCalibrated")
     assert "'identity'" in answer.json()["detail"]
 
