@@ -3,9 +3,9 @@
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import select
 
@@ -18,7 +18,7 @@ from app.serving.background_tasks import BackgroundTasks, start_thread
 from app.serving.compensation.schedule import RenewalSchedule
 from app.serving.deployments import DeploymentKey, RecentlyRequested, Registry, ServedDeployment
 from app.serving.faces.face_table_loader import CollectionKey, FaceTables
-from app.serving.index_builder import IndexKey
+from app.serving.index_builder import COLLECTION, TASK, IndexKey
 from app.serving.index_loader import IndexLoader
 from app.serving.index_snapshots import SnapshotStore
 from app.serving.labels.constraints import ServedConstraints
@@ -37,11 +37,17 @@ LOAD_RETRY_SECONDS = 60.0
 IDLE_SECONDS = 0.5
 MAX_PRELOADED_BYTES = 256 * 2**20
 """How many bytes more than the champion's index a preloaded index may take."""
+LATER_FACE_QUERY = select(Face.pk).where(Face.collection_id == COLLECTION).limit(1).offset(MAX_FLAT_FACES)
+MEASUREMENTS_QUERY = select(Deployment.measurements, Deployment.default_fpir).where(
+    Deployment.collection_id == COLLECTION, Deployment.task == TASK
+)
 
 
-@dataclass(frozen=True)
-class DeploymentRow:
-    """The row of a deployment, with the change number of its collection."""
+class DeploymentRow(NamedTuple):
+    """The row of a deployment, with the change number of its collection.
+
+    compensations: model id -> version of its source compensation
+    """
 
     collection: str
     task: str
@@ -54,9 +60,8 @@ class DeploymentRow:
     champion: str
     challenger: str | None
     previous: str | None
-    shadow_share: float = 0.0
-    compensations: Mapping[str, int] = field(default_factory=dict)
-    """Model id -> version of its source compensation."""
+    shadow_share: float
+    compensations: Mapping[str, int]
 
     @property
     def key(self) -> DeploymentKey:
@@ -116,9 +121,9 @@ class DeploymentSync:
             self.compensation.renew_if_due(served.champion)
             self._recalibrate(served.champion, served.scores[row.champion].calibrated_at_count)
             for index in served.indexes.values():
-                may_save = time.monotonic() - index.save_tried_at > MIN_SAVE_INTERVAL_SECONDS
-                is_large = index.state.vectors >= MIN_SAVED_VECTORS
-                if is_large and may_save and index.saved_change != index.state.change:
+                if index.state.vectors < MIN_SAVED_VECTORS or index.saved_change == index.state.change:
+                    continue
+                if time.monotonic() - index.save_tried_at > MIN_SAVE_INTERVAL_SECONDS:
                     index.save_tried_at = time.monotonic()
                     self.tasks.start(("save", index), partial(self.save, index))
 
@@ -161,19 +166,19 @@ class DeploymentSync:
 
         On a thread of its own or on several cores, a few faces take several times as long.
         """
-        collection = CollectionKey(key.collection, key.collection_created_at)
-        if not self._has_many_faces(key.collection):
-            self.face_tables.load(collection)
-            return self.loader.load(key)
-        faces = start_thread(partial(self.face_tables.load, collection), "face-table")
-        loaded = self.loader.load(key, on_all_cores=not self.registry.all())
+        with snapshot(self.resources.database) as session:
+            if session.scalar(LATER_FACE_QUERY, {"collection": key.collection}) is None:
+                self.face_tables.load(session, CollectionKey(key.collection, key.collection_created_at))
+                return self.loader.load(session, key)
+        faces = start_thread(partial(self._load_faces, key), "face-table")
+        with snapshot(self.resources.database) as session:
+            loaded = self.loader.load(session, key, on_all_cores=not self.registry.all())
         faces.result()
         return loaded
 
-    def _has_many_faces(self, collection: str) -> bool:
-        later = select(Face.pk).where(Face.collection_id == collection).limit(1).offset(MAX_FLAT_FACES)
+    def _load_faces(self, key: IndexKey) -> None:
         with snapshot(self.resources.database) as session:
-            return session.scalar(later) is not None
+            self.face_tables.load(session, CollectionKey(key.collection, key.collection_created_at))
 
     def _swap_champion(self, served: ServedDeployment | None, row: DeploymentRow) -> None:
         """Swap in the champion once it is loaded. While it loads, only the old champion stays in memory."""
@@ -223,14 +228,13 @@ class DeploymentSync:
         change = max(index.state.change for index in served.indexes.values()) if served and served.indexes else 0
         if served is not None and change > served.faces.change:
             self.registry.put(replace(served, faces=self.face_tables.bring_to(row.collection_key, change)))
-        self.registry.announce()
 
     def _update_constraints(self, constraints: ServedConstraints, row: DeploymentRow) -> ServedConstraints:
         """Read the labels of the deployment's task if they have changed.
 
         The next reading waits as long as this one took, so that frequent labels leave half of the time for searches.
         """
-        if row.label_change <= constraints.change or row.change == 0:
+        if row.label_change <= constraints.change:
             return replace(constraints, change=row.change)
         if time.monotonic() < self._constraints_due_at.get(row.key, 0.0):
             return constraints
@@ -255,9 +259,9 @@ class DeploymentSync:
                 index.is_stale = not self.loader.update(index, compare=index.comparison_due) or index.is_stale
             finally:
                 index.update_lock.release()
+            self.registry.announce()
         if index.is_stale or (index.has_outgrown_cells() and not self._is_importing_vectors(index)):
-            build = partial(self.loader.build, index.key) if index.is_stale else partial(self.loader.rebuild, index)
-            rebuilt = self.tasks.result(("build", index.key), build)
+            rebuilt = self.tasks.result(("build", index.key), partial(self.loader.rebuild, index))
             served = self.registry.get((index.key.collection, index.key.task))
             if rebuilt is not None and served is not None:
                 self.loader.update(rebuilt)
@@ -269,21 +273,21 @@ class DeploymentSync:
 
     def _swap_compensation(self, index: LoadedIndex, row: DeploymentRow) -> None:
         """Replace an index by one with the current source compensation once it is loaded."""
-        wanted = row.index_key(index.key.model_id)
-        if index.key == wanted or index.key.model_id not in row.pointers.values():
+        model_id = index.key.model_id
+        if index.key.compensation == row.compensations.get(model_id, 0) or model_id not in row.pointers.values():
             return
-        loaded = self._load(wanted, row.change)
+        loaded = self._load(row.index_key(model_id), row.change)
         served = self.registry.get(row.key)
         if loaded is not None and served is not None:
-            self._publish(served, {**served.indexes, index.key.model_id: loaded})
+            self._publish(served, {**served.indexes, model_id: loaded})
             self.snapshots.delete(index.key)
             log.info("index.compensated collection=%s task=%s version=%d", *row.key, loaded.key.compensation)
 
     def _publish(self, served: ServedDeployment, indexes: Mapping[str, LoadedIndex]) -> None:
         """Serve the deployment with these indexes, scored by its row's calibrations."""
-        is_row = (Deployment.collection_id == served.collection, Deployment.task == served.task)
+        params = {"collection": served.collection, "task": served.task}
         with snapshot(self.resources.database) as session:
-            row = session.execute(select(Deployment.measurements, Deployment.default_fpir).where(*is_row)).one_or_none()
+            row = session.execute(MEASUREMENTS_QUERY, params).one_or_none()
         calibrations, fpir = (row.measurements, row.default_fpir) if row else ({}, DEFAULT_FPIR)
         scores = {
             model_id: self._read_scores(served, index, calibrations.get(model_id), fpir)
@@ -335,9 +339,9 @@ class DeploymentSync:
         The calibration is written to the deployment's row, and read from there like any other change.
         """
         face_count, is_idle = index.state.vectors, time.monotonic() - index.last_change_at > IDLE_SECONDS
-        if self._calibrated_at_count.get(index.key) == face_count or self.tasks.busy(("calibrate", index)):
-            return
         if not gallery_calibration.needs_recalibration(face_count, calibrated_at_count, is_idle):
+            return
+        if self._calibrated_at_count.get(index.key) == face_count or self.tasks.busy(("calibrate", index)):
             return
         with snapshot(self.resources.database) as session:
             if gallery_calibration.is_importing_vectors(session, index.key.collection):

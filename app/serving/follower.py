@@ -5,9 +5,6 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
 from uuid import uuid4
 
 from sqlalchemy import select
@@ -47,16 +44,7 @@ DEPLOYMENTS_QUERY = select(
 
 def _read_deployments(session: Session) -> list[DeploymentRow]:
     versions = read_versions(session)
-    return [_describe(row, versions) for row in session.execute(DEPLOYMENTS_QUERY)]
-
-
-def _describe(row: Any, versions: Mapping[tuple[str, str, str], int]) -> DeploymentRow:
-    if not versions:
-        return DeploymentRow(*row)
-    models = {model for model in (row.champion, row.challenger, row.previous) if model}
-    of_models = {model: (row.collection_id, row.task, model) for model in models}
-    compensations = {model: versions[key] for model, key in of_models.items() if key in versions}
-    return replace(DeploymentRow(*row), compensations=compensations)
+    return [DeploymentRow._make((*row, versions.get(row[:2], {}))) for row in session.execute(DEPLOYMENTS_QUERY)]
 
 
 class IndexFollower:
