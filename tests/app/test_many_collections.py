@@ -2,14 +2,18 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
-from sqlalchemy import event, insert
+from sqlalchemy import event, insert, text
+from sqlalchemy.orm import Session
 
 from app.db.session import reading, writing
 from app.db.tables import Collection, Label
 from app.labels.service import change_collections
 from app.resources import Resources
+from app.serving.deployment_sync import DeploymentSync
+from app.serving.deployments import ServedDeployment
 from app.serving.engine import Engine
 from app.serving.index_builder import IndexKey
 from tests.databases import delete_collections
@@ -130,3 +134,25 @@ def test_a_step_that_finds_all_as_it_was_wakes_nobody(
     galleries[1].add({MODEL.id: ROWS[:1]}, ["later"])
     engine.follower.step()
     assert announced
+
+
+@pytest.mark.parametrize("lasting", ["postgresql"], indirect=True)  # SQLite goes on in a transaction after an error
+def test_a_statement_that_fails_for_a_collection_stops_no_other(
+    galleries: list[GalleryWriter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, failed = Engine(galleries[0].resources), list[str]()
+    publish = DeploymentSync._publish
+
+    def fail_for_the_first(sync: DeploymentSync, session: Session, served: ServedDeployment, *indexes: Any) -> None:
+        failed.append(served.collection)
+        if served.collection == failed[0]:
+            session.execute(text("SELECT 1 / 0"))
+        publish(sync, session, served, *indexes)
+
+    monkeypatch.setattr(DeploymentSync, "_publish", fail_for_the_first)
+    engine.follower.step()
+    engine.follower.sync.tasks.finish(20)
+    engine.follower.step()
+    assert {served.collection for served in engine.list_deployments()} == {g.collection for g in galleries} - {
+        failed[0]
+    }
