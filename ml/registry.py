@@ -15,8 +15,12 @@ from ml.options import Option
 
 def names(kind: str) -> tuple[str, ...]:
     """Return the sorted names of the components of a kind ("descriptors", "embedders", "indexes", ...)."""
-    package = import_module(f"ml.{kind}")
-    modules = (module.name for module in pkgutil.iter_modules(package.__path__) if not module.ispkg)
+    return _list_names(tuple(import_module(f"ml.{kind}").__path__))
+
+
+@cache
+def _list_names(folders: tuple[str, ...]) -> tuple[str, ...]:
+    modules = (module.name for module in pkgutil.iter_modules(folders) if not module.ispkg)
     return tuple(sorted(name for name in modules if name != "base" and not name.startswith("_")))
 
 

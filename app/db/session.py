@@ -1,7 +1,7 @@
 """Open the database, SQLite or PostgreSQL, and sessions that read or write."""
 
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -119,21 +119,26 @@ def reading(database: Engine, collections: Sequence[str] = ()) -> Iterator[Sessi
 @contextmanager
 def snapshot(database: Engine) -> Iterator[Session]:
     """Open a session for reading only, whose statements all see the same state, whatever is committed meanwhile."""
-    options = {} if database.dialect.name == "sqlite" else {"isolation_level": "REPEATABLE READ"}
-    with Session(database.execution_options(**options)) as session:
+    if database.dialect.name != "sqlite":
+        database = database.execution_options(isolation_level="REPEATABLE READ")
+    with Session(database) as session:
         yield session  # closing it ends the transaction; the rows that were read stay usable
 
 
 def stream_raw_rows(
-    session: Session, chosen: Executable, size: int = RAW_ROWS_PER_BATCH
+    session: Session,
+    chosen: Executable,
+    size: int = RAW_ROWS_PER_BATCH,
+    params: Mapping[str, Any] | None = None,
 ) -> Iterator[Sequence[tuple[Any, ...]]]:
     """Yield small batches of rows as the driver returns them: a million objects would take longer than to read them.
 
     Nothing is converted: SQLite has 0 and 1 for booleans. size: of a batch, `RAW_ROWS_PER_BATCH` at most
+    params: of the statement
     Raises Busy or OperationalError, as other queries do.
     """
     size = min(size, RAW_ROWS_PER_BATCH)
-    with closing(session.connection().execute(chosen, execution_options={"yield_per": size})) as result:
+    with closing(session.connection().execute(chosen, params, execution_options={"yield_per": size})) as result:
         while result.cursor is not None:
             rows = result.cursor_strategy.fetchmany(result, result.cursor, size)
             if rows:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, exists, func, select, tuple_
+from sqlalchemy import ColumnElement, ScalarSelect, exists, func, select, tuple_
 from sqlalchemy.orm import Session
 
 from app.db.session import reading, writing
@@ -28,13 +28,15 @@ def is_intact() -> ColumnElement[bool]:
     return ~exists().where(DamagedFace.face_pk == Face.pk)
 
 
-def count_without_embedding(session: Session, collection: str, model: str, task: str) -> int:
-    """Count the damaged faces of a collection that a model could not embed."""
+def count_without_embedding(
+    collection: ColumnElement[str], model: ColumnElement[str], task: ColumnElement[str]
+) -> ScalarSelect[int]:
+    """Return the number of damaged faces of a collection that a model could not embed, for a query."""
     embedded = exists().where(
         Embedding.face_pk == DamagedFace.face_pk, Embedding.model_id == model, Embedding.task == task
     )
     damaged = select(func.count()).select_from(DamagedFace).where(DamagedFace.collection_id == collection)
-    return session.scalar(damaged.where(~embedded)) or 0
+    return damaged.where(~embedded).scalar_subquery()
 
 
 def mark_damaged_faces(resources: Resources, crops: Sequence[DamagedCrop]) -> int:

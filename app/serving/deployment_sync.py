@@ -3,11 +3,12 @@
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from app.db.session import snapshot
 from app.db.tables import DEFAULT_FPIR, Deployment, Face
@@ -18,7 +19,7 @@ from app.serving.background_tasks import BackgroundTasks, start_thread
 from app.serving.compensation.schedule import RenewalSchedule
 from app.serving.deployments import DeploymentKey, RecentlyRequested, Registry, ServedDeployment
 from app.serving.faces.face_table_loader import CollectionKey, FaceTables
-from app.serving.index_builder import IndexKey
+from app.serving.index_builder import COLLECTION, TASK, IndexKey
 from app.serving.index_loader import IndexLoader
 from app.serving.index_snapshots import SnapshotStore
 from app.serving.labels.constraints import ServedConstraints
@@ -37,11 +38,17 @@ LOAD_RETRY_SECONDS = 60.0
 IDLE_SECONDS = 0.5
 MAX_PRELOADED_BYTES = 256 * 2**20
 """How many bytes more than the champion's index a preloaded index may take."""
+LATER_FACE_QUERY = select(Face.pk).where(Face.collection_id == COLLECTION).limit(1).offset(MAX_FLAT_FACES)
+MEASUREMENTS_QUERY = select(Deployment.measurements, Deployment.default_fpir).where(
+    Deployment.collection_id == COLLECTION, Deployment.task == TASK
+)
 
 
-@dataclass(frozen=True)
-class DeploymentRow:
-    """The row of a deployment, with the change number of its collection."""
+class DeploymentRow(NamedTuple):
+    """The row of a deployment, with the change number of its collection.
+
+    compensations: model id -> version of its source compensation
+    """
 
     collection: str
     task: str
@@ -54,9 +61,8 @@ class DeploymentRow:
     champion: str
     challenger: str | None
     previous: str | None
-    shadow_share: float = 0.0
-    compensations: Mapping[str, int] = field(default_factory=dict)
-    """Model id -> version of its source compensation."""
+    shadow_share: float
+    compensations: Mapping[str, int]
 
     @property
     def key(self) -> DeploymentKey:
@@ -95,30 +101,31 @@ class DeploymentSync:
         self._constraints_due_at: dict[DeploymentKey, float] = {}  # when labels may be read again, monotonic
         self._calibrated_at_count: dict[IndexKey, int] = {}  # face count when a calibration was last started
 
-    def synchronise(self, row: DeploymentRow) -> None:
+    def synchronise(self, session: Session, row: DeploymentRow) -> None:
         """Make the served deployment agree with its row. Raises OperationalError, NotFound, ml.Corrupt.
 
         After an error, the deployment is served as before.
+        session: sees the state of the row or a later one, for all deployments of a step
         """
         served = self.registry.get(row.key)
         if served is None or (served.version, served.updated_at) != (row.version, row.updated_at):
-            self._swap_champion(served, row)
+            self._swap_champion(session, served, row)
         served = self.registry.get(row.key)
         if served is None:
             return
-        served = self._update_faces(served, row)
+        served = self._update_faces(session, served, row)
         for index in served.indexes.values():
-            self._update_index(index, row.change)
-            self._swap_compensation(index, row)
+            self._update_index(session, index, row.change)
+            self._swap_compensation(session, index, row)
         self._name_new_faces(row)
         if served.champion.key.model_id == row.champion:
-            self._preload_models(row)
+            self._preload_models(session, row)
             self.compensation.renew_if_due(served.champion)
-            self._recalibrate(served.champion, served.scores[row.champion].calibrated_at_count)
+            self._recalibrate(session, served.champion, served.scores[row.champion].calibrated_at_count)
             for index in served.indexes.values():
-                may_save = time.monotonic() - index.save_tried_at > MIN_SAVE_INTERVAL_SECONDS
-                is_large = index.state.vectors >= MIN_SAVED_VECTORS
-                if is_large and may_save and index.saved_change != index.state.change:
+                if index.state.vectors < MIN_SAVED_VECTORS or index.saved_change == index.state.change:
+                    continue
+                if time.monotonic() - index.save_tried_at > MIN_SAVE_INTERVAL_SECONDS:
                     index.save_tried_at = time.monotonic()
                     self.tasks.start(("save", index), partial(self.save, index))
 
@@ -161,21 +168,21 @@ class DeploymentSync:
 
         On a thread of its own or on several cores, a few faces take several times as long.
         """
-        collection = CollectionKey(key.collection, key.collection_created_at)
-        if not self._has_many_faces(key.collection):
-            self.face_tables.load(collection)
-            return self.loader.load(key)
-        faces = start_thread(partial(self.face_tables.load, collection), "face-table")
-        loaded = self.loader.load(key, on_all_cores=not self.registry.all())
+        with snapshot(self.resources.database) as session:
+            if session.scalar(LATER_FACE_QUERY, {"collection": key.collection}) is None:
+                self.face_tables.load(session, CollectionKey(key.collection, key.collection_created_at))
+                return self.loader.load(session, key)
+        faces = start_thread(partial(self._load_faces, key), "face-table")
+        with snapshot(self.resources.database) as session:
+            loaded = self.loader.load(session, key, on_all_cores=not self.registry.all())
         faces.result()
         return loaded
 
-    def _has_many_faces(self, collection: str) -> bool:
-        later = select(Face.pk).where(Face.collection_id == collection).limit(1).offset(MAX_FLAT_FACES)
+    def _load_faces(self, key: IndexKey) -> None:
         with snapshot(self.resources.database) as session:
-            return session.scalar(later) is not None
+            self.face_tables.load(session, CollectionKey(key.collection, key.collection_created_at))
 
-    def _swap_champion(self, served: ServedDeployment | None, row: DeploymentRow) -> None:
+    def _swap_champion(self, session: Session, served: ServedDeployment | None, row: DeploymentRow) -> None:
         """Swap in the champion once it is loaded. While it loads, only the old champion stays in memory."""
         indexes = dict(served.indexes) if served else {}
         if row.champion not in indexes:
@@ -187,7 +194,7 @@ class DeploymentSync:
                 return
             indexes[row.champion] = loaded
         kept = {model_id: indexes[model_id] for model_id in row.pointers.values() if model_id in indexes}
-        constraints = served.constraints if served else self._update_constraints(ServedConstraints(), row)
+        constraints = served.constraints if served else self._update_constraints(session, ServedConstraints(), row)
         served = ServedDeployment(
             *row.key,
             row.collection_created_at,
@@ -200,10 +207,10 @@ class DeploymentSync:
             constraints,
             row.shadow_share,
         )
-        self._publish(served, kept)
+        self._publish(session, served, kept)
         log.info("index.served collection=%s task=%s model=%s", *row.key, row.champion)
 
-    def _update_faces(self, served: ServedDeployment, row: DeploymentRow) -> ServedDeployment:
+    def _update_faces(self, session: Session, served: ServedDeployment, row: DeploymentRow) -> ServedDeployment:
         """Bring what is known of the faces to the collection's last change, before the index.
 
         A face that is only in the index is left out of answers, so a deleted one is gone at once.
@@ -211,7 +218,7 @@ class DeploymentSync:
         faces = self.face_tables.bring_to(row.collection_key, row.change)
         constraints = served.constraints
         if constraints.change != row.change:
-            constraints = self._update_constraints(constraints, row)
+            constraints = self._update_constraints(session, constraints, row)
         if faces is not served.faces or constraints is not served.constraints:
             served = replace(served, faces=faces, constraints=constraints)
             self.registry.put(served)
@@ -223,26 +230,26 @@ class DeploymentSync:
         change = max(index.state.change for index in served.indexes.values()) if served and served.indexes else 0
         if served is not None and change > served.faces.change:
             self.registry.put(replace(served, faces=self.face_tables.bring_to(row.collection_key, change)))
-        self.registry.announce()
 
-    def _update_constraints(self, constraints: ServedConstraints, row: DeploymentRow) -> ServedConstraints:
+    def _update_constraints(
+        self, session: Session, constraints: ServedConstraints, row: DeploymentRow
+    ) -> ServedConstraints:
         """Read the labels of the deployment's task if they have changed.
 
         The next reading waits as long as this one took, so that frequent labels leave half of the time for searches.
         """
-        if row.label_change <= constraints.change or row.change == 0:
+        if row.label_change <= constraints.change:
             return replace(constraints, change=row.change)
         if time.monotonic() < self._constraints_due_at.get(row.key, 0.0):
             return constraints
         started = time.monotonic()
         reader = self._label_readers.setdefault(row.key, LabelReader(*row.key))
         read = reader.read_all if row.label_reread_change > constraints.change else reader.read_new
-        with snapshot(self.resources.database) as session:
-            constraints = read(session, row.change)
+        constraints = read(session, row.change)
         self._constraints_due_at[row.key] = 2 * time.monotonic() - started
         return constraints
 
-    def _update_index(self, index: LoadedIndex, change: int) -> None:
+    def _update_index(self, session: Session, index: LoadedIndex, change: int) -> None:
         """Bring an index to the collection's last change, unless it is being saved.
 
         An index that disagrees with its table, or has outgrown its cells, is rebuilt and replaced. While vectors are
@@ -255,35 +262,32 @@ class DeploymentSync:
                 index.is_stale = not self.loader.update(index, compare=index.comparison_due) or index.is_stale
             finally:
                 index.update_lock.release()
-        if index.is_stale or (index.has_outgrown_cells() and not self._is_importing_vectors(index)):
-            build = partial(self.loader.build, index.key) if index.is_stale else partial(self.loader.rebuild, index)
-            rebuilt = self.tasks.result(("build", index.key), build)
+            self.registry.announce()
+        if index.is_stale or (
+            index.has_outgrown_cells() and not gallery_calibration.is_importing_vectors(session, index.key.collection)
+        ):
+            rebuilt = self.tasks.result(("build", index.key), partial(self.loader.rebuild, index))
             served = self.registry.get((index.key.collection, index.key.task))
             if rebuilt is not None and served is not None:
                 self.loader.update(rebuilt)
-                self._publish(served, {**served.indexes, index.key.model_id: rebuilt})
+                self._publish(session, served, {**served.indexes, index.key.model_id: rebuilt})
 
-    def _is_importing_vectors(self, index: LoadedIndex) -> bool:
-        with snapshot(self.resources.database) as session:
-            return gallery_calibration.is_importing_vectors(session, index.key.collection)
-
-    def _swap_compensation(self, index: LoadedIndex, row: DeploymentRow) -> None:
+    def _swap_compensation(self, session: Session, index: LoadedIndex, row: DeploymentRow) -> None:
         """Replace an index by one with the current source compensation once it is loaded."""
-        wanted = row.index_key(index.key.model_id)
-        if index.key == wanted or index.key.model_id not in row.pointers.values():
+        model_id = index.key.model_id
+        if index.key.compensation == row.compensations.get(model_id, 0) or model_id not in row.pointers.values():
             return
-        loaded = self._load(wanted, row.change)
+        loaded = self._load(row.index_key(model_id), row.change)
         served = self.registry.get(row.key)
         if loaded is not None and served is not None:
-            self._publish(served, {**served.indexes, index.key.model_id: loaded})
+            self._publish(session, served, {**served.indexes, model_id: loaded})
             self.snapshots.delete(index.key)
             log.info("index.compensated collection=%s task=%s version=%d", *row.key, loaded.key.compensation)
 
-    def _publish(self, served: ServedDeployment, indexes: Mapping[str, LoadedIndex]) -> None:
+    def _publish(self, session: Session, served: ServedDeployment, indexes: Mapping[str, LoadedIndex]) -> None:
         """Serve the deployment with these indexes, scored by its row's calibrations."""
-        is_row = (Deployment.collection_id == served.collection, Deployment.task == served.task)
-        with snapshot(self.resources.database) as session:
-            row = session.execute(select(Deployment.measurements, Deployment.default_fpir).where(*is_row)).one_or_none()
+        params = {"collection": served.collection, "task": served.task}
+        row = session.execute(MEASUREMENTS_QUERY, params).one_or_none()
         calibrations, fpir = (row.measurements, row.default_fpir) if row else ({}, DEFAULT_FPIR)
         scores = {
             model_id: self._read_scores(served, index, calibrations.get(model_id), fpir)
@@ -303,7 +307,7 @@ class DeploymentSync:
             return scores
         return replace(scores, calibrated_at_count=0) if kept is None else replace(kept, default_fpir=fpir)
 
-    def _preload_models(self, row: DeploymentRow) -> None:
+    def _preload_models(self, session: Session, row: DeploymentRow) -> None:
         """Keep the previous model's index loaded for a roll back, and those of models that requests named recently."""
         served = self.registry.get(row.key)
         assert served is not None, "only this thread drops a deployment"
@@ -319,7 +323,7 @@ class DeploymentSync:
                 self._load_retry_at[key] = time.monotonic() + LOAD_RETRY_SECONDS
                 log.warning("index.not_preloaded model=%s error=%s", model_id, error)
         if indexes.keys() != served.indexes.keys():
-            self._publish(served, indexes)
+            self._publish(session, served, indexes)
 
     def _is_worth_preloading(self, served: ServedDeployment, row: DeploymentRow, key: IndexKey) -> bool:
         champion = served.champion
@@ -329,20 +333,19 @@ class DeploymentSync:
             return True
         return is_rollback or self.recently_requested.contains(row.key, key.model_id)
 
-    def _recalibrate(self, index: LoadedIndex, calibrated_at_count: int) -> None:
+    def _recalibrate(self, session: Session, index: LoadedIndex, calibrated_at_count: int) -> None:
         """Start a new calibration if the gallery has grown or shrunk enough since the last one.
 
         The calibration is written to the deployment's row, and read from there like any other change.
         """
         face_count, is_idle = index.state.vectors, time.monotonic() - index.last_change_at > IDLE_SECONDS
-        if self._calibrated_at_count.get(index.key) == face_count or self.tasks.busy(("calibrate", index)):
-            return
         if not gallery_calibration.needs_recalibration(face_count, calibrated_at_count, is_idle):
             return
-        with snapshot(self.resources.database) as session:
-            if gallery_calibration.is_importing_vectors(session, index.key.collection):
-                return
-            is_idle = not gallery_calibration.is_importing(session, index.key.collection)
+        if self._calibrated_at_count.get(index.key) == face_count or self.tasks.busy(("calibrate", index)):
+            return
+        if gallery_calibration.is_importing_vectors(session, index.key.collection):
+            return
+        is_idle = not gallery_calibration.is_importing(session, index.key.collection)
         if gallery_calibration.needs_recalibration(face_count, calibrated_at_count, is_idle):
             self._calibrated_at_count[index.key] = face_count
             renew = partial(gallery_calibration.renew_calibration, self.resources.database, index)

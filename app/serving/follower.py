@@ -5,9 +5,6 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
 from uuid import uuid4
 
 from sqlalchemy import select
@@ -47,16 +44,7 @@ DEPLOYMENTS_QUERY = select(
 
 def _read_deployments(session: Session) -> list[DeploymentRow]:
     versions = read_versions(session)
-    return [_describe(row, versions) for row in session.execute(DEPLOYMENTS_QUERY)]
-
-
-def _describe(row: Any, versions: Mapping[tuple[str, str, str], int]) -> DeploymentRow:
-    if not versions:
-        return DeploymentRow(*row)
-    models = {model for model in (row.champion, row.challenger, row.previous) if model}
-    of_models = {model: (row.collection_id, row.task, model) for model in models}
-    compensations = {model: versions[key] for model, key in of_models.items() if key in versions}
-    return replace(DeploymentRow(*row), compensations=compensations)
+    return [DeploymentRow._make((*row, versions.get(row[:2], {}))) for row in session.execute(DEPLOYMENTS_QUERY)]
 
 
 class IndexFollower:
@@ -98,20 +86,22 @@ class IndexFollower:
             used = (row.index_key(model_id) for row in rows for model_id in row.pointers.values() if model_id)
             self.snapshots.delete_all_but(used)
         self.sync.drop_all_but({(row.collection, row.task, row.collection_created_at) for row in rows})
-        for row in rows:
-            if not self._stopping.is_set() and time.monotonic() >= self._not_before.get(row.key, 0.0):
-                self._synchronise(row)
+        with snapshot(self.resources.database) as session:  # a transaction begins with the first question
+            for row in rows:
+                if not self._stopping.is_set() and time.monotonic() >= self._not_before.get(row.key, 0.0):
+                    self._synchronise(session, row)
         self.sync.tasks.tidy()
         self.reporter.report(self.registry.all())
         self.last_step_at = time.monotonic()
 
-    def _synchronise(self, row: DeploymentRow) -> None:
+    def _synchronise(self, session: Session, row: DeploymentRow) -> None:
         """Synchronise one deployment. Its failure does not stop the others."""
         try:
-            self.sync.synchronise(row)
+            self.sync.synchronise(session, row)
         except (OperationalError, Busy):
             raise
         except Exception as error:
+            session.rollback()  # PostgreSQL answers nothing more in a transaction with a failed statement
             self._not_before[row.key] = time.monotonic() + RETRY_SECONDS
             log.error("follower.deployment_failed collection=%s task=%s", *row.key, exc_info=error)
 

@@ -6,11 +6,12 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
+from sqlalchemy.orm import Session
 
 from app.db.session import snapshot
 from app.resources import Resources
 from app.serving import index_builder
-from app.serving.compensation.store import read_compensation
+from app.serving.compensation.store import NO_COMPENSATION, Compensation, read_compensation
 from app.serving.index_builder import IndexKey
 from app.serving.index_snapshots import SnapshotStore
 from app.serving.loaded_index import LoadedIndex
@@ -28,7 +29,7 @@ class IndexLoader:
         self.resources, self.snapshots = resources, snapshots
         self._embedding_sizes: dict[tuple[str, str], int] = {}
 
-    def load(self, key: IndexKey, *, on_all_cores: bool = False) -> LoadedIndex:
+    def load(self, session: Session, key: IndexKey, *, on_all_cores: bool = False) -> LoadedIndex:
         """Load the snapshot and bring it up to date. If it is missing or disagrees with the rows, build the index anew.
 
         on_all_cores: to build a large index, while there are no searches to slow down
@@ -36,15 +37,14 @@ class IndexLoader:
         """
         saved = self.snapshots.load(key, self.resources.settings.index_device)
         if saved is not None:
-            with snapshot(self.resources.database) as session:
-                compensation = read_compensation(session, key.collection, key.task, key.model_id)
+            compensation = _read_compensation(session, key)
             loaded = LoadedIndex(key, self.resources.models.get(key.model_id), *saved, compensation)
             loaded.saved_change = loaded.state.change
             is_current = compensation.version == key.compensation and self.update(loaded, compare=True)
             if is_current and not loaded.index.needs_rebuild():
                 return loaded
             log.warning("index.snapshot_stale collection=%s task=%s", key.collection, key.task)
-        return self.build(key, on_all_cores=on_all_cores)
+        return self.build(session, key, on_all_cores=on_all_cores)
 
     def make_empty(self, key: IndexKey) -> LoadedIndex:
         """Make the index of a collection that has never had a face, for which no table is read."""
@@ -57,27 +57,26 @@ class IndexLoader:
         loaded.note_comparison(True, 0)
         return loaded
 
-    def build(self, key: IndexKey, *, on_all_cores: bool = False) -> LoadedIndex:
+    def build(self, session: Session, key: IndexKey, *, on_all_cores: bool = False) -> LoadedIndex:
         """Build the index from the rows, corrected by the current compensation."""
         started = time.monotonic()
         model, device = self.resources.models.get(key.model_id), self.resources.settings.index_device
-        with snapshot(self.resources.database) as session:
-            change = index_builder.read_change(session, key) or 0
-            compensation = read_compensation(session, key.collection, key.task, key.model_id)
-            key = replace(key, compensation=compensation.version)
-            with all_cores(self.resources.settings.api_processes) if on_all_cores else nullcontext():
-                index = index_builder.build_index(
-                    session,
-                    key,
-                    self.embedding_size(key),
-                    model.metric,
-                    device,
-                    compensation=compensation,
-                    chosen=index_builder.choose_index(model),
-                    folder=self.resources.indexes,
-                )
-            loaded = LoadedIndex(key, model, index, change, compensation)
-            loaded.note_comparison(index_builder.count_rows(session, key) == (len(index), len(index)), change)
+        change = index_builder.read_change(session, key.collection, key.collection_created_at) or 0
+        compensation = _read_compensation(session, key)
+        key = replace(key, compensation=compensation.version)
+        with all_cores(self.resources.settings.api_processes) if on_all_cores else nullcontext():
+            index = index_builder.build_index(
+                session,
+                key,
+                self.embedding_size(key),
+                model.metric,
+                device,
+                compensation=compensation,
+                chosen=index_builder.choose_index(model),
+                folder=self.resources.indexes,
+            )
+        loaded = LoadedIndex(key, model, index, change, compensation)
+        loaded.note_comparison(index_builder.count_rows(session, key) == (len(index), len(index)), change)
         seconds = time.monotonic() - started
         log.info("index.built collection=%s task=%s vectors=%d s=%.2f", key.collection, key.task, len(index), seconds)
         return loaded
@@ -85,10 +84,12 @@ class IndexLoader:
     def rebuild(self, loaded: LoadedIndex) -> LoadedIndex:
         """Build an index with new cells from the rows that a loaded one holds, without the tables.
 
-        What changes meanwhile is read by the next `update`. An index that the model names is built from the tables.
+        What changes meanwhile is read by the next `update`. An index that is stale, or that the model names, is built
+        from the tables.
         """
-        if index_builder.choose_index(loaded.model) is not None:
-            return self.build(loaded.key)
+        if loaded.is_stale or index_builder.choose_index(loaded.model) is not None:
+            with snapshot(self.resources.database) as session:
+                return self.build(session, loaded.key)
         started, change = time.monotonic(), loaded.state.change
         with loaded.lock.gen_rlock():
             ids = loaded.index.ids()
@@ -113,7 +114,7 @@ class IndexLoader:
         """
         key, since = loaded.key, loaded.state.change
         with snapshot(self.resources.database) as session:
-            change = index_builder.read_change(session, key)
+            change = index_builder.read_change(session, key.collection, key.collection_created_at)
             if change is None:
                 return True  # the collection was deleted; the next step drops this index
             if change < since:
@@ -138,3 +139,10 @@ class IndexLoader:
             model = self.resources.models.get(key.model_id)
             self._embedding_sizes[known] = index_builder.find_embedding_size(model, key.task)
         return self._embedding_sizes[known]
+
+
+def _read_compensation(session: Session, key: IndexKey) -> Compensation:
+    """Return the current compensation. Until the follower knows of one, there is none: it then loads another index."""
+    if key.compensation == 0:
+        return NO_COMPENSATION
+    return read_compensation(session, key.collection, key.task, key.model_id)

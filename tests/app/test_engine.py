@@ -423,10 +423,10 @@ def test_cells_wait_until_an_import_of_vectors_has_ended(gallery: GalleryWriter,
 def test_an_index_is_rebuilt_from_its_own_rows_and_catches_up(gallery: GalleryWriter, resources: Resources) -> None:
     rows = np.random.default_rng(0).standard_normal((10_100, 8)).astype(np.float32)
     gallery.add({MODEL.id: rows}, [None] * len(rows), role="distractor")
-    with reading(resources.database) as session:
-        created_at = session.get_one(Collection, "staff").created_at
     loader = IndexLoader(resources, SnapshotStore(resources.indexes))
-    loaded = loader.build(IndexKey("staff", "identity", MODEL.id, created_at))
+    with snapshot(resources.database) as session:
+        created_at = session.get_one(Collection, "staff").created_at
+        loaded = loader.build(session, IndexKey("staff", "identity", MODEL.id, created_at))
     statements: list[str] = []
     loaded.index.remove(np.array(gallery.pks[:5], np.int64))  # as a follower does meanwhile
 

@@ -17,7 +17,7 @@ from sqlalchemy import event, select, update
 from app.access import keys
 from app.collections.service import delete_collection
 from app.db.immediate import DatabaseNeeded
-from app.db.session import reading, writing
+from app.db.session import reading, snapshot, writing
 from app.db.tables import Collection, Face, Subject, now
 from app.errors import NotFound
 from app.galleries.subjects import erase_faces
@@ -107,6 +107,11 @@ def get_key(resources: Resources, collection: str = "staff") -> CollectionKey:
         return CollectionKey(collection, session.get_one(Collection, collection).created_at)
 
 
+def load(resources: Resources, key: CollectionKey) -> FaceTable:
+    with snapshot(resources.database) as session:
+        return load_table(session, key)
+
+
 def check_agreement(resources: Resources, table: FaceTable, pks: list[int]) -> None:
     """Check that a table says of these faces what the database says, and whose faces they are."""
     asked = np.array([*reversed(pks), 10**6, -1, *pks], np.int64)
@@ -138,7 +143,7 @@ def test_a_table_follows_every_kind_of_change(
     monkeypatch.setattr(face_table, "MERGED_FRACTION", 0)
     resources, rng = gallery.resources, np.random.default_rng(merged_changes)
     key = get_key(resources)
-    table = load_table(resources, key)
+    table = load(resources, key)
     for turn in range(40):
         with writing(resources.database) as session:
             pk = int(rng.choice(gallery.pks))
@@ -166,15 +171,16 @@ def test_a_table_follows_every_kind_of_change(
                     )
         if turn % 8 == 7:
             gallery.add({MODEL.id: people(1, 2, seed=turn)[0]}, [f"new {turn}", None])
-        table = update_table(resources, key, table)
+        with snapshot(resources.database) as session:
+            table = update_table(session, key, table)
         check_agreement(resources, table, gallery.pks)
-    check_agreement(resources, load_table(resources, key), gallery.pks)
+    check_agreement(resources, load(resources, key), gallery.pks)
 
 
 def test_a_face_is_not_found_from_the_end_of_retention_on_without_any_change(gallery: GalleryWriter) -> None:
     with writing(gallery.resources.database) as session:
         session.execute(update(Subject).where(Subject.id == "p000").values(retain_until=now() + 1000))
-    table = load_table(gallery.resources, get_key(gallery.resources))
+    table = load(gallery.resources, get_key(gallery.resources))
     pks = np.array(gallery.pks[:4], np.int64)
     assert list(table.read(pks, now())) == gallery.pks[:4]
     assert list(table.read(pks, now() + 1001)) == gallery.pks[3:4]

@@ -96,6 +96,24 @@ def test_the_sources_and_their_compensation_can_be_stored(old: str) -> None:
         assert connection.execute(text("select face_id, change from faces")).all() == [("f", 7)]
 
 
+def test_a_collection_with_labels_of_the_first_version_has_them_read(old: str) -> None:
+    """A follower reads no labels of a collection whose `label_change` is 0."""
+    with open_engine(old).begin() as connection:
+        for row in (
+            "insert into collections (id, description, change, created_at) values ('unlabelled', '', 7, 1)",
+            "insert into faces (pk, face_id, collection_id, role, image_id, number, bounding_box, landmarks, quality,"
+            " metadata, change, created_at) values (6, 'g', 'c', 'gallery', 'j', 0, '{}', '[]', '{}', '{}', 7, 1)",
+            'insert into labels (task, face_a, face_b, same, "by", note, created_at)'
+            " values ('identity', 5, 6, true, 'ana', '', 1)",
+        ):
+            connection.execute(text(row))
+    upgrade_database(old)
+    with open_engine(old).begin() as connection:
+        collections = connection.execute(text("select id, label_change from collections order by id")).all()
+        assert collections == [("c", 1), ("unlabelled", 0)]
+    command.downgrade(make_config(old), "0023")
+
+
 def test_a_downgrade_brings_the_first_version_back(old: str) -> None:
     upgrade_database(old)
     command.downgrade(make_config(old), "0001")

@@ -54,8 +54,11 @@ def read_compensation(session: Session, collection: str, task: str, model_id: st
     return Compensation(stored.version, SourceCompensation.from_bytes(stored.data) if stored.data else None)
 
 
-def read_versions(session: Session) -> dict[tuple[str, str, str], int]:
-    """Return (collection, task, model id) -> the version of its compensation, of those that have one."""
-    table = StoredCompensation
+def read_versions(session: Session) -> dict[tuple[str, str], dict[str, int]]:
+    """Return (collection, task) -> model id -> the version of its compensation, of those that have one."""
+    table, versions = StoredCompensation, dict[tuple[str, str], dict[str, int]]()
     rows = session.execute(select(table.collection_id, table.task, table.model_id, table.version))
-    return {(collection, task, model_id): version for collection, task, model_id, version in rows if version}
+    for collection, task, model_id, version in rows:
+        if version:
+            versions.setdefault((collection, task), {})[model_id] = version
+    return versions

@@ -5,19 +5,24 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from sqlalchemy import Connection, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.db.session import snapshot, stream_raw_rows
-from app.db.tables import Collection, Face, Removal, Subject
+from app.db.tables import Face, Removal, Subject
 from app.galleries.retention import find_end_of_use
 from app.resources import Resources
 from app.serving.faces.columns import DISTRACTOR, FaceColumns, SubjectColumns, SubjectName, encode_face_ids
 from app.serving.faces.face_table import EMPTY, ChangedFace, FaceTable
 from app.serving.faces.found_faces import EnrolledFace
+from app.serving.index_builder import COLLECTION, read_change
 from ml.types import Ids
 
 FACES, SUBJECTS = Face.__table__.c, Subject.__table__.c  # plain columns: a million rows need no ORM objects
+FACES_QUERY = select(FACES.pk, FACES.face_id, FACES.role, FACES.subject_pk).where(FACES.collection_id == COLLECTION)
+SUBJECTS_QUERY = select(SUBJECTS.pk, SUBJECTS.id, SUBJECTS.external_id, SUBJECTS.consent, SUBJECTS.retain_until).where(
+    SUBJECTS.collection_id == COLLECTION
+)
 
 
 class CollectionKey(NamedTuple):
@@ -34,22 +39,21 @@ class FaceTables:
         self.resources = resources
         self._tables: dict[CollectionKey, FaceTable] = {}
 
-    def load(self, key: CollectionKey) -> FaceTable:
+    def load(self, session: Session, key: CollectionKey) -> FaceTable:
         """Return the table of a collection, which takes seconds for a million faces the first time."""
         if key not in self._tables:
-            self._tables[key] = load_table(self.resources, key)
+            self._tables[key] = load_table(session, key)
         return self._tables[key]
 
     def bring_to(self, key: CollectionKey, change: int) -> FaceTable:
         """Return the table of a collection as of this change or a later one. Without a change, it has no faces."""
-        if change == 0 and key not in self._tables:
-            self._tables[key] = replace(EMPTY, change=0)
-        table = self.load(key)
-        if change < table.change:  # a change that was taken back: the database was restored
-            del self._tables[key]
-            table = self.load(key)
+        table = self._tables.get(key, EMPTY if change else replace(EMPTY, change=0))
         if table.change != change:
-            table = self._tables[key] = update_table(self.resources, key, table)
+            if change < table.change:  # a change that was taken back: the database was restored
+                del self._tables[key]
+            with snapshot(self.resources.database) as session:
+                table = update_table(session, key, self.load(session, key))
+        self._tables[key] = table
         return table
 
     def drop_all_but(self, known: set[CollectionKey]) -> None:
@@ -58,36 +62,24 @@ class FaceTables:
             del self._tables[key]
 
 
-def load_table(resources: Resources, key: CollectionKey) -> FaceTable:
+def load_table(session: Session, key: CollectionKey) -> FaceTable:
     """Read all faces of a collection."""
-    with snapshot(resources.database) as session:
-        change = _read_change(session.connection(), key)
-        if change is None:
-            return EMPTY
-        return FaceTable(change, _read_columns(session, key.id))
+    change = read_change(session, *key)
+    return EMPTY if change is None else FaceTable(change, _read_columns(session, key.id))
 
 
-def update_table(resources: Resources, key: CollectionKey, table: FaceTable) -> FaceTable:
+def update_table(session: Session, key: CollectionKey, table: FaceTable) -> FaceTable:
     """Read the faces that were enrolled, changed or deleted since the last change of a table."""
-    with snapshot(resources.database) as session:
-        connection = session.connection()
-        change = _read_change(connection, key)
-        if change is None or change == table.change:
-            return table  # the next step drops the table of a deleted collection
-        removed = select(Removal.face_pk).where(Removal.collection_id == key.id, Removal.change > table.change)
-        of_face = FACES.pk, FACES.face_id, FACES.role, FACES.subject_pk
-        of_subject = SUBJECTS.id, SUBJECTS.external_id, SUBJECTS.consent, SUBJECTS.retain_until
-        changed = select(*of_face, *of_subject).outerjoin(Subject.__table__, SUBJECTS.pk == FACES.subject_pk)
-        changed = changed.where(FACES.collection_id == key.id, FACES.change > table.change)
-        rows = [_make_changed(row) for row in connection.execute(changed)]
-        return table.update(rows, connection.scalars(removed).all(), change)
-
-
-def _read_change(connection: Connection, key: CollectionKey) -> int | None:
-    """Return the number of the collection's last change; None if it was deleted."""
-    is_key = Collection.id == key.id, Collection.created_at == key.created_at
-    change: int | None = connection.scalar(select(Collection.change).where(*is_key))
-    return change
+    connection, change = session.connection(), read_change(session, *key)
+    if change is None or change == table.change:
+        return table  # the next step drops the table of a deleted collection
+    removed = select(Removal.face_pk).where(Removal.collection_id == key.id, Removal.change > table.change)
+    of_face = FACES.pk, FACES.face_id, FACES.role, FACES.subject_pk
+    of_subject = SUBJECTS.id, SUBJECTS.external_id, SUBJECTS.consent, SUBJECTS.retain_until
+    changed = select(*of_face, *of_subject).outerjoin(Subject.__table__, SUBJECTS.pk == FACES.subject_pk)
+    changed = changed.where(FACES.collection_id == key.id, FACES.change > table.change)
+    rows = [_make_changed(row) for row in connection.execute(changed)]
+    return table.update(rows, connection.scalars(removed).all(), change)
 
 
 def _make_changed(row: Any) -> ChangedFace:
@@ -100,9 +92,7 @@ def _read_columns(session: Session, collection: str) -> FaceColumns:
     subjects = _read_subjects(session, collection)
     pks, face_ids = [np.empty(0, np.int64)], [EMPTY.columns.face_ids]
     distractors, subject_pks = [np.empty(0, np.bool_)], [np.empty(0, np.int64)]
-    of_face = FACES.pk, FACES.face_id, FACES.role, FACES.subject_pk
-    chosen = select(*of_face).where(FACES.collection_id == collection)
-    for rows in stream_raw_rows(session, chosen):
+    for rows in stream_raw_rows(session, FACES_QUERY, params={"collection": collection}):
         of_pk, of_id, of_role, of_subject = zip(*rows, strict=True)
         pks.append(_make_pks(of_pk))
         face_ids.append(encode_face_ids(of_id))
@@ -119,9 +109,7 @@ def _read_columns(session: Session, collection: str) -> FaceColumns:
 
 def _read_subjects(session: Session, collection: str) -> SubjectColumns:
     parts = [EMPTY.columns.subjects]
-    chosen = select(SUBJECTS.pk, SUBJECTS.id, SUBJECTS.external_id, SUBJECTS.consent, SUBJECTS.retain_until)
-    chosen = chosen.where(SUBJECTS.collection_id == collection)
-    for rows in stream_raw_rows(session, chosen):
+    for rows in stream_raw_rows(session, SUBJECTS_QUERY, params={"collection": collection}):
         pks, ids, external_ids, consents, retained = zip(*rows, strict=True)
         names = [SubjectName(*name).encode() for name in zip(ids, external_ids, strict=True)]
         given = (None if consent is None else bool(consent) for consent in consents)

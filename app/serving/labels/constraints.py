@@ -58,7 +58,7 @@ class ServedConstraints:
 
     Labels of faces that may not be used, by `may_be_used`, have no part in them: see `leave_out`.
 
-    change: the collection's last change when they were read
+    change: the collection's last change when they were read; 0 before: then there are no labels
     faces: pk -> face, of all that have a settled label
     subjects: subject pk -> id and external id of the people among them
     labels: face -> its settled labels
@@ -67,7 +67,7 @@ class ServedConstraints:
     derived: the last constraints with others left out
     """
 
-    change: int = -1
+    change: int = 0
     constraints: LabelConstraints = field(default_factory=LabelConstraints)
     faces: Mapping[int, ConstrainedFace] = field(default_factory=dict)
     subjects: Mapping[int, tuple[str, str | None]] = field(default_factory=dict)
