@@ -65,10 +65,10 @@ def _limit_postgres(session: Session, seconds: float) -> Iterator[None]:
 
 @contextmanager
 def wait_for_turn() -> Iterator[None]:
-    """Run statements that read a whole collection. Raises Busy if too many of them run.
+    """Read a whole collection, or compute something of it, in a request. Raises Busy if too many do.
 
-    On SQLite they use the cores of this process for seconds, during which the gate would let further requests in: it
-    takes one that holds its slot for long for one that waits.
+    They use the cores of this process for seconds, during which the gate would let further requests in: it takes one
+    that holds its slot for long for one that waits.
     """
     if not TURNS.acquire(timeout=MAX_TURN_WAIT_SECONDS):
         raise Busy("more requests that read whole collections arrive than can be answered in time; try again shortly")
