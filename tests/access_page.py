@@ -67,7 +67,9 @@ the same `Idempotency-Key` is answered 409 `SecretNotStored`, with the `key_id`.
 that key and make another one.
 
 `DELETE /v1/keys/{key_id}` revokes a key. The process that answers refuses it from then on. The others refuse it after
-`LIKENESS_POLL_SECONDS`, at most one second; with Redis, at once. Open streams of events end within a second.
+`LIKENESS_POLL_SECONDS`, at most one second; with Redis, at once. Open streams of events end within a second. A request
+whose body is still arriving is refused, too: its key is looked up again with each part of the body. Jobs that were
+accepted go on: cancel them.
 
 The last admin's key that is bound to no collection and never expires cannot be revoked (409): make another one first,
 over HTTP or on the server with `likeness keys create --role admin`. If there is no such key, for example in a database
@@ -104,7 +106,8 @@ beside keys, as `Authorization: Bearer TOKEN` (`pip install 'likeness[oidc]'`). 
 - The [audit log](audit.md) and labels record the caller as `oidc:` and the token's `sub`, or by `preferred_username`. A
   `sub` of more than 59 characters, or with one that cannot be printed, is recorded as its hash.
 - A token is accepted until it expires, and ten seconds longer for clocks that differ: who loses a role at the issuer
-  keeps it here until then. Keys that a person made stay; `likeness keys revoke` revokes them.
+  keeps it here until then. An archive or a file of vectors may go on arriving after that. Keys that a person made stay;
+  `likeness keys revoke` revokes them.
 - The issuer's keys are fetched with the first token, kept for five minutes, and fetched again for a token that names
   another one. While they cannot be fetched, tokens are answered with 503, and keys go on.
 

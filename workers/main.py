@@ -149,7 +149,8 @@ class Worker:
         level = logging.DEBUG if job.result else logging.INFO  # an import that waits runs five times a second
         log.log(level, "job.started job_id=%s kind=%s try=%d", job.id, job.kind, job.tries)
         try:
-            self._check_bound(message)
+            if not self._is_bound(message):
+                raise Interrupted
             result = HANDLERS[type(message)](message, context)
         except Later as later:
             self._put_back(job.id, delay=later.seconds)
@@ -165,16 +166,17 @@ class Worker:
             if isinstance(explained, Busy):
                 log.warning("job.postponed job_id=%s error=%s", job.id, error)
                 self._put_back(job.id, delay=RETRY_SECONDS)
+            elif not self._is_bound(message):  # what it was about to read was deleted
+                self.end_interrupted(job.id)
             else:
                 self.end_failed(job.id, error)
         else:
             self._end(job.id, "succeeded", result=result or {})
 
-    def _check_bound(self, message: Message) -> None:
-        """Raises Interrupted if a collection that the job works for was deleted."""
+    def _is_bound(self, message: Message) -> bool:
+        """Whether the collections that the job works for still exist."""
         with reading(self.resources.database) as session:
-            if not jobs.is_bound(session, message):
-                raise Interrupted
+            return jobs.is_bound(session, message)
 
     def _put_back(self, job_id: str, delay: float = 0.0) -> None:
         with writing(self.resources.database) as session:

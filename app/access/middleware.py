@@ -1,6 +1,8 @@
 """Check the key, the role, the scope and the length of a request before its body is parsed."""
 
 import json
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -8,7 +10,7 @@ from app.access.request_checks import MAX_SMALL_JSON_BYTES, RequestChecks
 from app.deps import held_bytes
 from app.deps.held_bytes import FREE_BODY_BYTES, HeldShare
 from app.deps.server.request_headers import choose_request_id, find_header
-from app.errors import AppError, Busy, TooLarge, describe_problem
+from app.errors import AppError, TooLarge, describe_problem
 
 
 class AuthMiddleware:
@@ -33,7 +35,8 @@ class AuthMiddleware:
         request_id = choose_request_id(scope)
         scope.setdefault("state", {})["request_id"] = request_id
         try:
-            body = LimitedBody(scope, receive, await self.checks.check(scope), shares)
+            limit = await self.checks.check(scope)
+            body = LimitedBody(scope, receive, limit, shares, partial(self.checks.check_again, scope))
         except AppError as error:
             await _send_problem(scope, send, error)
             return
@@ -50,7 +53,7 @@ class AuthMiddleware:
 
         try:
             await self.app(scope, body, send_with_request_id)
-        except (TooLarge, Busy):
+        except AppError:
             if started or body.error is None:
                 raise
         if body.error is not None and not started:
@@ -60,16 +63,26 @@ class AuthMiddleware:
 class LimitedBody:
     """The body of a request, which may have `limit` bytes. Raises TooLarge as soon as it has more.
 
+    A client may send a body for hours. Raises Unauthenticated if the key was revoked or has expired meanwhile.
+
     Bodies that are held whole are counted together, since slow clients can send hundreds at once, and so are those with
     photos, whose forms are temporary files until they are read. Raises Busy if they hold too many bytes.
 
     shares: by `x-body`; the body of another kind is not counted
+    check_key: raises AppError if the key is not accepted any more
     error: the error that was raised, None while the body is within the limits
     """
 
-    def __init__(self, scope: Scope, receive: Receive, limit: int, shares: dict[str, HeldShare]) -> None:
-        self.receive, self.limit, self.count = receive, limit, 0
-        self.error: TooLarge | Busy | None = None
+    def __init__(
+        self,
+        scope: Scope,
+        receive: Receive,
+        limit: int,
+        shares: dict[str, HeldShare],
+        check_key: Callable[[], Awaitable[None]],
+    ) -> None:
+        self.receive, self.limit, self.check_key, self.count = receive, limit, check_key, 0
+        self.error: AppError | None = None
         self.share = shares.get(scope["state"].get("requirements", {}).get("x-body", "lines"))
         declared = find_header(scope, b"content-length")
         if declared.isdigit() and int(declared) > limit:
@@ -77,17 +90,21 @@ class LimitedBody:
 
     async def __call__(self) -> Message:
         message = await self.receive()
-        self.count += len(message.get("body", b""))
-        if self.count > self.limit:
-            self.error = self._make_error()
-            raise self.error
-        if self.share is not None and self.count > FREE_BODY_BYTES:
+        if message["type"] == "http.request":
             try:
-                self.share.add(self.count - FREE_BODY_BYTES - self.share.count)
-            except Busy as busy:
-                self.error = busy
+                await self._check(len(message.get("body", b"")))
+            except AppError as error:
+                self.error = error
                 raise
         return message
+
+    async def _check(self, size: int) -> None:
+        self.count += size
+        if self.count > self.limit:
+            raise self._make_error()
+        if self.share is not None and self.count > FREE_BODY_BYTES:
+            self.share.add(self.count - FREE_BODY_BYTES - self.share.count)
+        await self.check_key()
 
     def _make_error(self) -> TooLarge:
         advice = "send less" if self.limit == MAX_SMALL_JSON_BYTES else "send less, or raise the limit in the settings"

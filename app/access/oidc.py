@@ -126,7 +126,7 @@ class TokenVerifier:
             role=max(roles, key=lambda role: RANK[role]),
             name=next(name for name in names if isinstance(name, str) and name.isprintable())[:MAX_NAME_CHARACTERS],
             collections=self._find_collections(claims),
-            valid_until=float(min(claims["exp"], LAST_SECOND)) + LEEWAY_SECONDS,
+            valid_until=float(min(int(claims["exp"]), LAST_SECOND)) + LEEWAY_SECONDS,
         )
 
     def _find_collections(self, claims: Mapping[str, Any]) -> tuple[str, ...]:

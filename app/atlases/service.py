@@ -7,6 +7,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 from app.atlases.schemas import AtlasOut, DensityOut, DrawIn, NeighboursOut, PointOut, PointsOut
 from app.atlases.window import WindowEdges, find_bounds, resolve_window, select_faces_in
 from app.db.lookups import get_collection
+from app.db.statement_limits import wait_for_turn
 from app.db.tables import Atlas, ClusteredFace, Face, FaceCoordinates, StoredCompensation, Subject, now
 from app.deps.job_response import JobOut, point_to_job
 from app.deps.shared_schemas import SubjectRef
@@ -30,9 +31,11 @@ def start_drawing(session: Session, collection: str, task: str, body: DrawIn, re
 
 
 def describe_atlas(session: Session, collection: str, task: str) -> AtlasOut:
-    """Describe the atlas that is shown. Raises NotFound."""
+    """Describe the atlas that is shown. Raises NotFound, Busy."""
     atlas = _get_atlas(session, collection, task)
-    faces = session.scalar(select(func.count()).where(FaceCoordinates.atlas_pk == atlas.pk)) or 0
+    with wait_for_turn():
+        faces = session.scalar(select(func.count()).where(FaceCoordinates.atlas_pk == atlas.pk)) or 0
+        bounds = find_bounds(session, atlas)
     return AtlasOut(
         collection=collection,
         task=task,
@@ -41,7 +44,7 @@ def describe_atlas(session: Session, collection: str, task: str) -> AtlasOut:
         method="pca" if atlas.method == "pca" else "tsne",
         seed=atlas.seed,
         faces=faces,
-        bounds=find_bounds(session, atlas),
+        bounds=bounds,
         explained_variance=atlas.measurements["explained_variance"],
         neighbours=NeighboursOut(**atlas.measurements["neighbours"]),
         is_current=_is_current(session, atlas),
@@ -50,8 +53,13 @@ def describe_atlas(session: Session, collection: str, task: str) -> AtlasOut:
 
 
 def count_faces(session: Session, collection: str, task: str, edges: WindowEdges, bins: int) -> DensityOut:
-    """Count the faces of a window in bins x bins cells. Raises NotFound, Invalid."""
+    """Count the faces of a window in bins x bins cells. Raises NotFound, Invalid, Busy."""
     atlas = _get_atlas(session, collection, task)
+    with wait_for_turn():
+        return _count_faces(session, atlas, edges, bins)
+
+
+def _count_faces(session: Session, atlas: Atlas, edges: WindowEdges, bins: int) -> DensityOut:
     window = resolve_window(session, atlas, edges)
     column = _number_cells(session, FaceCoordinates.x, window.x_min, window.x_max, bins)
     row = _number_cells(session, FaceCoordinates.y, window.y_min, window.y_max, bins)
@@ -64,8 +72,13 @@ def count_faces(session: Session, collection: str, task: str, edges: WindowEdges
 
 
 def list_points(session: Session, collection: str, task: str, edges: WindowEdges, limit: int) -> PointsOut:
-    """List at most `limit` faces of a window that may be used. Raises NotFound, Invalid."""
+    """List at most `limit` faces of a window that may be used. Raises NotFound, Invalid, Busy."""
     atlas = _get_atlas(session, collection, task)
+    with wait_for_turn():
+        return _list_points(session, atlas, edges, limit)
+
+
+def _list_points(session: Session, atlas: Atlas, edges: WindowEdges, limit: int) -> PointsOut:
     window = resolve_window(session, atlas, edges)
     inside = select_faces_in(atlas, window)
     faces = session.scalar(select(func.count()).select_from(FaceCoordinates).where(*inside)) or 0

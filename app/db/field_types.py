@@ -50,7 +50,10 @@ def _trim_blanks(value: Any) -> Any:
     return value.strip() if isinstance(value, str) else value
 
 
-def _check_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
+def check_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Return the metadata of a face or subject. Raises ValueError if it may not be stored."""
+    if len(metadata) > MAX_METADATA_KEYS:
+        raise ValueError(f"has {len(metadata):,} keys; at most {MAX_METADATA_KEYS:,} are allowed")
     encoded = json.dumps(metadata, allow_nan=False, ensure_ascii=False)
     if len(encoded.encode()) > MAX_METADATA_BYTES:
         raise ValueError(f"has {len(encoded.encode()):,} bytes as JSON; at most {MAX_METADATA_BYTES:,} are allowed")
@@ -113,7 +116,7 @@ Source = Annotated[
     AfterValidator(_check_not_guess),
     Field(description="what the photo comes from: a camera, a scanner, `masked`", examples=["gate-2"]),
 ]
-Metadata = Annotated[dict[str, Any], Field(max_length=MAX_METADATA_KEYS), AfterValidator(_check_metadata)]
+Metadata = Annotated[dict[str, Any], Field(max_length=MAX_METADATA_KEYS), AfterValidator(check_metadata)]
 
 NO_NUL = r"^[^\x00]*$"  # PostgreSQL cannot store a zero byte
 Word = Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=NO_NUL)]

@@ -1,18 +1,24 @@
-"""Stop statements that take too long."""
+"""Stop statements that take too long, and run as many long ones at once as there are cores."""
 
 import sqlite3
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from joblib import cpu_count
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
+
+from app.errors import Busy
 
 INSTRUCTIONS_PER_CHECK = 50_000
 """Of SQLite's virtual machine: some milliseconds, or tenths of a second where each parses much JSON."""
 CANCELLED_STATE = "57014"
 """How PostgreSQL reports a statement that was cancelled."""
+MAX_TURN_WAIT_SECONDS = 1.0
+TURNS = threading.BoundedSemaphore(cpu_count())
 
 
 class StatementTooSlow(Exception):
@@ -55,3 +61,18 @@ def _limit_postgres(session: Session, seconds: float) -> Iterator[None]:
     session.execute(text(f"SET LOCAL statement_timeout = {round(1000 * seconds)}"))
     yield
     session.execute(text("SET LOCAL statement_timeout TO DEFAULT"))
+
+
+@contextmanager
+def wait_for_turn() -> Iterator[None]:
+    """Read a whole collection, or compute something of it, in a request. Raises Busy if too many do.
+
+    They use the cores of this process for seconds, during which the gate would let further requests in: it takes one
+    that holds its slot for long for one that waits.
+    """
+    if not TURNS.acquire(timeout=MAX_TURN_WAIT_SECONDS):
+        raise Busy("more requests that read whole collections arrive than can be answered in time; try again shortly")
+    try:
+        yield
+    finally:
+        TURNS.release()

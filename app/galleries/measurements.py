@@ -13,11 +13,15 @@ DEFAULT_FMR = 0.001
 
 @dataclass(frozen=True)
 class Measurement:
-    """An entry of `Deployment.measurements`: see `app.serving.gallery_calibration.measure_gallery`."""
+    """An entry of `Deployment.measurements`: see `app.serving.gallery_calibration.measure_gallery`.
+
+    change: None if an earlier version measured it
+    """
 
     calibration: Calibration | None = None
     default_fmr: float = DEFAULT_FMR
     faces: int = 0
+    change: int | None = None
     curve: tuple[OperatingPoint, ...] = ()
     open_set: OpenSetCalibration | None = None
     candidates: int | None = None
@@ -30,6 +34,7 @@ class Measurement:
             calibration=Calibration.from_dict(calibration) if calibration else None,
             default_fmr=float(stored.get("default_fmr", DEFAULT_FMR)),
             faces=int(stored.get("faces", 0)),
+            change=None if stored.get("change") is None else int(stored["change"]),
             curve=tuple(OperatingPoint(**point) for point in stored.get("curve", ())),
             open_set=OpenSetCalibration.from_dict(open_set["calibration"]) if open_set else None,
             candidates=None if candidates is None else int(candidates),

@@ -1,6 +1,8 @@
 """Metrics for Prometheus: counts of requests, and gauges that are read from the tables and the engine on demand."""
 
+import math
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -15,8 +17,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.config import METRICS_VARIABLE
 from app.db.tables import POINTERS, Collection, Deployment, Face, Follower, Job
+from app.db.visibility import ALL_ROWS
 from app.deps.caller import Caller
 from app.galleries.damaged_faces import count_damaged_faces
+from app.health.readiness import MAX_REUSE_SECONDS, REUSE_FACTOR
 from app.queue.messages import ImportArchive
 from app.serving.engine import Engine
 from app.serving.limits.photo_failures import PHOTO_FAILURES
@@ -40,6 +44,7 @@ class Meter:
             buckets=LATENCY_BUCKETS_SECONDS,
         )
         self.requests = Counter("likeness_requests", "Answered requests", (*kinds, "status"), registry=self.registry)
+        self.face_counts = FaceCounts()
         self._children: dict[tuple[str, str, str], tuple[Callable[[float], None], Callable[[], None]]] = {}
         for metric in (PHOTO_FAILURES, DAMAGED_FILES, *metrics):
             self.registry.register(metric)
@@ -67,6 +72,34 @@ class Meter:
         shared = CollectorRegistry()
         MultiProcessCollector(shared)  # type: ignore[no-untyped-call]
         return generate_latest(shared)
+
+
+class FaceCounts:
+    """The faces of all collections by role. They are counted for all who ask, since that takes as long as there are
+    faces; the counts hold for ten times as long as it took, at most five seconds."""
+
+    def __init__(self) -> None:
+        self._lock, self._hold_until = threading.Lock(), -math.inf
+        self._rows: list[tuple[str, str, int]] = []
+
+    def read(self, session: Session) -> list[tuple[str, str, int]]:
+        """Return the collection, the role and the number of faces. session: may be restricted to collections"""
+        with self._lock:
+            started_at = time.monotonic()
+            if started_at >= self._hold_until:
+                self._rows = _count_faces(session)
+                counted_at = time.monotonic()
+                self._hold_until = counted_at + min(REUSE_FACTOR * (counted_at - started_at), MAX_REUSE_SECONDS)
+            return self._rows
+
+
+def _count_faces(session: Session) -> list[tuple[str, str, int]]:
+    counts = select(Face.collection_id, Face.role, func.count()).group_by(Face.collection_id, Face.role)
+    deleted = select(Collection.id).where(Collection.is_deleted)
+    counts = counts.where(Face.collection_id.not_in(deleted))
+    return [
+        (collection, role, count) for collection, role, count in session.execute(counts, execution_options=ALL_ROWS)
+    ]
 
 
 class MetricsMiddleware:
@@ -97,12 +130,13 @@ class MetricsMiddleware:
 class RequestCounts(Collector):
     """Gauges of the current state. A key that is bound to collections sees only theirs, and none of the process."""
 
-    def __init__(self, session: Session, engine: Engine, caller: Caller) -> None:
-        self.session, self.engine, self.caller = session, engine, caller
+    def __init__(self, session: Session, engine: Engine, caller: Caller, face_counts: FaceCounts) -> None:
+        self.session, self.engine, self.caller, self.face_counts = session, engine, caller, face_counts
 
     def collect(self) -> Iterator[Metric]:
         """Yield one family of gauges after the other."""
-        yield self._gauge("faces", "Enrolled faces", ("collection", "role"), self._count_faces())
+        counted = [row for row in self.face_counts.read(self.session) if self._may_see(row[0])]
+        yield self._gauge("faces", "Enrolled faces", ("collection", "role"), counted)
         damaged = [row for row in count_damaged_faces(self.session).items() if self._may_see(row[0])]
         yield self._gauge("damaged_faces", "Faces whose stored crops cannot be read", ("collection",), damaged)
         pointers = ("collection", "task", "pointer")
@@ -136,12 +170,6 @@ class RequestCounts(Collector):
                 [(self.session.scalar(failures) or 0,)],
             )
 
-    def _count_faces(self) -> list[tuple[object, ...]]:
-        counts = select(Face.collection_id, Face.role, func.count()).group_by(Face.collection_id, Face.role)
-        deleted = select(Collection.id).where(Collection.is_deleted)
-        counts = counts.where(Face.collection_id.not_in(deleted))
-        return [tuple(row) for row in self.session.execute(counts) if self._may_see(row[0])]
-
     def _list_damaged(self) -> list[tuple[object, ...]]:
         """List the pointers to damaged models, each with the value 1."""
         models = self.engine.resources.models
@@ -174,6 +202,6 @@ class RequestCounts(Collector):
 def format_metrics(meter: Meter, session: Session, engine: Engine, caller: Caller) -> bytes:
     """Return all metrics in the text format of Prometheus; without those of the process to a key that is bound."""
     gauges = CollectorRegistry()
-    gauges.register(RequestCounts(session, engine, caller))
+    gauges.register(RequestCounts(session, engine, caller, meter.face_counts))
     of_process = b"" if caller.collections else meter.format()
     return of_process + generate_latest(gauges)

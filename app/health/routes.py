@@ -10,7 +10,6 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from app.deps import CallerDep, EngineDep, ReadDep
-from app.deps.admission.work import NOT_QUEUED
 from app.deps.problems import declare_problems
 from app.deps.roles import READER
 from app.deps.scopes import NOTHING, ROWS
@@ -58,7 +57,7 @@ async def readyz(request: Request, engine: EngineDep, response: Response) -> Rea
 @router.get(
     "/metrics",
     summary="Metrics for Prometheus",
-    openapi_extra=READER | ROWS | NOT_QUEUED,
+    openapi_extra=READER | ROWS,
     response_class=Response,
     responses=FIGURES,
 )

@@ -4,6 +4,7 @@ from dataclasses import asdict
 
 from sqlalchemy.orm import Session
 
+from app.db.statement_limits import wait_for_turn
 from app.labels.cluster_schemas import ClusterFace, SuggestedCluster
 from app.labels.label_outlook import read_outlook
 from app.labels.question_faces import QuestionFaces, read_question_faces
@@ -22,9 +23,14 @@ REFERENCE_PAIRS = 20
 def suggest_labels(session: Session, resources: Resources, request: SuggestIn) -> SuggestionsOut:
     """Suggest pairs or clusters from a random sample of the gallery, spread over faces and people.
 
-    Raises NotFound if the collection has no model for the task.
+    Raises NotFound if the collection has no model for the task, Busy.
     """
     note_audited(session, [request.collection])
+    with wait_for_turn():
+        return _suggest_labels(session, resources, request)
+
+
+def _suggest_labels(session: Session, resources: Resources, request: SuggestIn) -> SuggestionsOut:
     champion = resources.models.get(get_deployment(session, request.collection, request.task).champion)
     faces = read_question_faces(session, champion, request.collection, request.task)
     outlook = read_outlook(session, request.collection, request.task, faces.label_count)

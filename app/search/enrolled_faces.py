@@ -1,19 +1,16 @@
 """Read enrolled faces by the pks that an index returns: their names, embeddings, templates and crops."""
 
 import base64
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import numpy as np
-from joblib import cpu_count
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from app.db.id_lists import select_ids, select_ids_parameter
 from app.db.immediate import require_session
 from app.db.lookups import get_face
-from app.db.statement_limits import StatementTooSlow, limit_statements
+from app.db.statement_limits import StatementTooSlow, limit_statements, wait_for_turn
 from app.db.tables import Collection, Embedding, Face, Subject, now
 from app.errors import Busy, Invalid, NotFound
 from app.galleries.retention import may_be_used
@@ -29,8 +26,6 @@ from ml.types import CropKind, Ids, Rows
 
 MAX_ROWS_PER_QUERY = 10_000
 MAX_FILTER_SECONDS = 10.0
-MAX_TURN_WAIT_SECONDS = 1.0
-FILTER_TURNS = threading.BoundedSemaphore(cpu_count())
 MAX_CACHED_TEMPLATE_BYTES = 64 * 2**20
 PhotoFace = tuple[str, int]
 """The id of a photo, and the number of a face in it."""
@@ -79,27 +74,13 @@ def filter_faces(session: Session | None, collection: str, wanted: Filter | None
     chosen = select(Face.pk).outerjoin(Subject, Subject.pk == Face.subject_pk).where(Face.collection_id == collection)
     chosen = chosen.where(*wanted.clauses(session.get_bind().dialect.name))
     try:
-        with _wait_for_turn(), limit_statements(session, MAX_FILTER_SECONDS):
+        with wait_for_turn(), limit_statements(session, MAX_FILTER_SECONDS):
             return np.array(session.scalars(chosen).all(), np.int64)
     except StatementTooSlow as error:
         raise Invalid(
             f"the filter takes more than {MAX_FILTER_SECONDS:.0f} seconds in this collection: state fewer conditions "
             "on metadata, or keep less metadata with each face"
         ) from error
-
-
-@contextmanager
-def _wait_for_turn() -> Iterator[None]:
-    """Evaluate as many filters at once as there are cores. Raises Busy.
-
-    On SQLite they use the cores of this process for seconds, during which the gate would let further ones in.
-    """
-    if not FILTER_TURNS.acquire(timeout=MAX_TURN_WAIT_SECONDS):
-        raise Busy("more searches with filters arrive than can be answered in time; try again shortly")
-    try:
-        yield
-    finally:
-        FILTER_TURNS.release()
 
 
 def get_usable_face(session: Session, collection: str, face_id: str) -> EnrolledFace:

@@ -99,7 +99,9 @@ class DeploymentSync:
         self._label_readers: dict[DeploymentKey, LabelReader] = {}
         self._load_retry_at: dict[IndexKey, float] = {}  # after a failed load, by the monotonic clock
         self._constraints_due_at: dict[DeploymentKey, float] = {}  # when labels may be read again, monotonic
-        self._calibrated_at_count: dict[IndexKey, int] = {}  # face count when a calibration was last started
+        self._calibrated_at: dict[IndexKey, tuple[int | None, int, int]] = {}
+        """When a calibration was last started: the change of the one before, the faces, and those that had changed."""
+        self._changed_counts: dict[IndexKey, tuple[tuple[int, int], int]] = {}  # two changes, and faces changed between
 
     def synchronise(self, session: Session, row: DeploymentRow) -> None:
         """Make the served deployment agree with its row. Raises OperationalError, NotFound, ml.Corrupt.
@@ -121,7 +123,7 @@ class DeploymentSync:
         if served.champion.key.model_id == row.champion:
             self._preload_models(session, row)
             self.compensation.renew_if_due(served.champion)
-            self._recalibrate(session, served.champion, served.scores[row.champion].calibrated_at_count)
+            self._recalibrate(session, served.champion, served.scores[row.champion])
             for index in served.indexes.values():
                 if index.state.vectors < MIN_SAVED_VECTORS or index.saved_change == index.state.change:
                     continue
@@ -333,20 +335,43 @@ class DeploymentSync:
             return True
         return is_rollback or self.recently_requested.contains(row.key, key.model_id)
 
-    def _recalibrate(self, session: Session, index: LoadedIndex, calibrated_at_count: int) -> None:
-        """Start a new calibration if the gallery has grown or shrunk enough since the last one.
+    def _recalibrate(self, session: Session, index: LoadedIndex, scores: Scores) -> None:
+        """Start a new calibration if enough faces have come, gone or changed since the last one.
 
         The calibration is written to the deployment's row, and read from there like any other change.
         """
-        face_count, is_idle = index.state.vectors, time.monotonic() - index.last_change_at > IDLE_SECONDS
-        if not gallery_calibration.needs_recalibration(face_count, calibrated_at_count, is_idle):
+        is_idle = time.monotonic() - index.last_change_at > IDLE_SECONDS
+        if self.tasks.busy(("calibrate", index)):
             return
-        if self._calibrated_at_count.get(index.key) == face_count or self.tasks.busy(("calibrate", index)):
+        counts = index.state.vectors, self._count_changed_faces(session, index, scores) if is_idle else 0
+        tried_at = scores.calibrated_at_change, *counts
+        if self._calibrated_at.get(index.key) == tried_at or not self._needs_recalibration(scores, counts, is_idle):
             return
         if gallery_calibration.is_importing_vectors(session, index.key.collection):
             return
         is_idle = not gallery_calibration.is_importing(session, index.key.collection)
-        if gallery_calibration.needs_recalibration(face_count, calibrated_at_count, is_idle):
-            self._calibrated_at_count[index.key] = face_count
+        if self._needs_recalibration(scores, counts, is_idle):
+            self._calibrated_at[index.key] = tried_at
             renew = partial(gallery_calibration.renew_calibration, self.resources.database, index)
             self.tasks.start(("calibrate", index), renew)
+
+    @staticmethod
+    def _needs_recalibration(scores: Scores, counts: tuple[int, int], is_idle: bool) -> bool:
+        faces, changed = counts
+        return gallery_calibration.needs_recalibration(faces, scores.calibrated_at_count, is_idle, changed)
+
+    def _count_changed_faces(self, session: Session, index: LoadedIndex, scores: Scores) -> int:
+        """Count the faces that were enrolled, named or changed since the calibration, up to those that make it due.
+
+        A gallery may be replaced face by face, and its faces be named, while their number stays.
+        """
+        since, change = scores.calibrated_at_change, index.state.change
+        if since is None or since == change or index.state.vectors < gallery_calibration.MIN_FACES_TO_CALIBRATE:
+            return 0
+        known, count = self._changed_counts.get(index.key, (None, 0))
+        if known != (since, change):
+            count = gallery_calibration.count_changed_faces(
+                session, index.key.collection, since, scores.calibrated_at_count
+            )
+            self._changed_counts[index.key] = (since, change), count
+        return count

@@ -47,14 +47,24 @@ MAX_QUERIES, MAX_COMPARED_NUMBERS = (
 )
 
 
-def needs_recalibration(face_count: int, calibrated_at_count: int, is_idle: bool) -> bool:
-    """Whether to calibrate again: at once if the gallery has doubled, and after a change of 10 % if it is idle."""
+def needs_recalibration(face_count: int, calibrated_at_count: int, is_idle: bool, changed_count: int = 0) -> bool:
+    """Whether to calibrate again: at once if the gallery has doubled, and after a change of 10 % if it is idle.
+
+    changed_count: faces that were enrolled, named or changed otherwise since the last calibration
+    """
     if face_count < MIN_FACES_TO_CALIBRATE:
         return False
-    change = abs(face_count - calibrated_at_count)
+    change = max(changed_count, abs(face_count - calibrated_at_count))
     return face_count >= 2 * calibrated_at_count or (
         is_idle and change > RECALIBRATION_CHANGE_RATIO * calibrated_at_count
     )
+
+
+def count_changed_faces(session: Session, collection: str, since: int, calibrated_at_count: int) -> int:
+    """Count the faces that were enrolled or changed after that change, up to those that make a calibration due."""
+    limit = int(RECALIBRATION_CHANGE_RATIO * calibrated_at_count) + 1
+    changed = select(Face.pk).where(Face.collection_id == collection, Face.change > since).limit(limit)
+    return session.scalar(select(func.count()).select_from(changed.subquery())) or 0
 
 
 def is_importing(session: Session, collection: str) -> bool:
@@ -80,7 +90,8 @@ def measure_gallery(resources: Resources, collection: str, task: str, model: Mod
     {"calibration": Calibration.to_dict() or None, "default_fmr", "thresholds": [{asked, distance, fmr, low, high,
     enough}], "open_set": {"calibration": OpenSetCalibration.to_dict(), "rates": [{fpir, distance, possible_distance,
     low, high, enough, named_rightly}]} or None, "cells": p, "curve": [{m, recall, fraction, ms}], "faces",
-    "index": its name, "measured_at", "compensation": version of the source compensation that corrected the embeddings}
+    "change": the last one of the collection by then, "index": its name, "measured_at", "compensation": version of the
+    source compensation that corrected the embeddings}
 
     For an index with two stages there are also "candidates", which the second stage ranks, and "candidate_curve":
     [{candidates, recall_at_1, recall, ms}].
@@ -115,7 +126,8 @@ def measure_with_compensation(
         folder=resources.indexes,
     )
     faces = read_faces(session, key.collection)
-    return _measure_index(LoadedIndex(key, model, index, 0, compensation), faces)
+    change = index_builder.read_change(session, key.collection, key.collection_created_at) or 0
+    return _measure_index(LoadedIndex(key, model, index, change, compensation), faces)
 
 
 def renew_calibration(database: Engine, loaded: LoadedIndex) -> bool:
@@ -172,7 +184,7 @@ def read_faces(session: Session, collection: str) -> GalleryFaces:
 
 
 def _measure_index(loaded: LoadedIndex, faces: GalleryFaces) -> dict[str, Any]:
-    index, rng = loaded.index, np.random.default_rng(0)
+    index, change, rng = loaded.index, loaded.state.change, np.random.default_rng(0)
     sample_size = max(100, SAMPLE_BYTES // (4 * index.dim))
     with loaded.lock.gen_rlock():
         faces = faces.restrict_to(index.ids())
@@ -198,6 +210,7 @@ def _measure_index(loaded: LoadedIndex, faces: GalleryFaces) -> dict[str, Any]:
         "index": registry.name_of(type(index)),
         **speed,
         "faces": len(ids),
+        "change": change,
         "measured_at": now(),
         "compensation": loaded.key.compensation,
     }

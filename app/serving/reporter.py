@@ -67,7 +67,9 @@ class Reporter:
                     delete(Follower).where(is_own, Follower.collection_id == collection, Follower.task == task)
                 )
             is_living = (Collection.id.in_({c for c, _ in changed}), ~Collection.is_deleted)
-            existing = set(session.scalars(select(Collection.id).where(*is_living)))
+            # held until the end: who deletes one would wait for its rows here, and this transaction for the collection
+            held = select(Collection.id).where(*is_living).order_by(Collection.id)
+            existing = set(session.scalars(held.with_for_update(read=True, key_share=True)))
             of_changed = select(Follower.collection_id, Follower.task).where(
                 is_own, Follower.collection_id.in_(existing)
             )

@@ -31,6 +31,7 @@ class Scores:
         no similarities, and nothing passes or fails
     calibrated_at_count: the number of faces in the gallery when it was calibrated; 0 if it was not, or if an older
         version did it, which stored no confidence intervals
+    calibrated_at_change: the collection's last change by then; None: not known
     curve: recall and latency by rising m; empty if it was not measured
     candidates: how many faces a second stage ranks; None: the index has one stage, or none was measured
     open_set: how strangers score against this gallery; None: only pairs were measured
@@ -41,6 +42,7 @@ class Scores:
     calibration: Calibration | None = None
     default_fmr: float = DEFAULT_FMR
     calibrated_at_count: int = 0
+    calibrated_at_change: int | None = None
     curve: tuple[OperatingPoint, ...] = ()
     default_fpir: float = DEFAULT_FPIR
     open_set: OpenSetCalibration | None = None
@@ -63,6 +65,7 @@ class Scores:
             calibration=own or model.calibrations.get(task),
             default_fmr=measured.default_fmr,
             calibrated_at_count=0 if own and not own.impostors.effective else measured.faces,
+            calibrated_at_change=measured.change,
             curve=measured.curve,
             default_fpir=default_fpir,
             open_set=measured.open_set,

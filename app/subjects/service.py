@@ -1,10 +1,12 @@
 """Create, change, merge and delete subjects, under the collection's lock."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
+from app.db.field_types import check_metadata
 from app.db.lookups import get_collection
 from app.db.tables import Collection, Face, Subject
 from app.db.visibility import ALL_ROWS
@@ -74,7 +76,8 @@ def merge_subjects(session: Session, collection: str, subject_id: str, into: str
 
     The earlier `retain_until` of both holds, and consent that was given to one of them.
     needs_consent: whether the kept subject needs recorded consent
-    Raises NotFound, Invalid if both are the same, or Conflict if the faces of either may not be used any more.
+    Raises NotFound, Invalid if both are the same or have too much metadata for one, or Conflict if the faces of either
+    may not be used any more.
     """
     locked = pointers.lock_collection(session, collection)
     merged = subjects.get_subject(session, collection, subject_id)
@@ -87,7 +90,7 @@ def merge_subjects(session: Session, collection: str, subject_id: str, into: str
     locked.have_labels_reread()
     faces = update(Face).where(Face.subject_pk == merged.pk)
     session.execute(faces.values(subject_pk=kept.pk, change=locked.change))
-    kept.attributes = merged.attributes | kept.attributes
+    kept.attributes = _merge_metadata(merged, kept)
     kept.consent, retain_until = kept.consent or merged.consent, kept.retain_until
     kept.retain_until = min((u for u in (kept.retain_until, merged.retain_until) if u is not None), default=None)
     if kept.retain_until != retain_until:
@@ -95,6 +98,14 @@ def merge_subjects(session: Session, collection: str, subject_id: str, into: str
     session.delete(merged)
     session.flush()
     return describe_subjects(session, [kept])[0]
+
+
+def _merge_metadata(merged: Subject, kept: Subject) -> dict[str, Any]:
+    """Raises Invalid."""
+    try:
+        return check_metadata(merged.attributes | kept.attributes)
+    except ValueError as error:
+        raise Invalid(f"the metadata of both subjects {error}: change that of one of them first") from error
 
 
 def delete_subject(session: Session, collection: str, subject_id: str) -> ErasedOut:

@@ -14,7 +14,7 @@ from app.config import Settings
 from app.deps.admission.clients import MAX_OVERLOAD_SECONDS, Ticket
 from app.deps.admission.gate import MAX_SLOT_SECONDS, AdmissionGate
 from app.deps.admission.middleware import MAX_UNCHECKED_BYTES, AdmissionMiddleware
-from app.deps.admission.work import NOT_QUEUED, SEARCHES, Work, classify_work
+from app.deps.admission.work import SEARCHES, Work, classify_work
 from app.errors import Busy
 from benchmarks.load.connections import Address, ConnectionPool
 from benchmarks.load.generator import Record, find_percentile_ms, send_all
@@ -246,7 +246,6 @@ def test_estimates_follow_what_requests_take() -> None:
     ("method", "requirements", "work"),
     [
         ("GET", {}, None),
-        ("GET", {"x-role": "reader"} | NOT_QUEUED, None),
         ("GET", {"x-role": "reader"}, Work.READ),
         ("PATCH", {"x-role": "operator"}, Work.WRITE),
         ("POST", {"x-role": "operator", "x-body": "photo"}, Work.PHOTO),

@@ -1,5 +1,6 @@
 """Atlases over HTTP: drawn by a job, kept up to date, read as figures, grids and points, and erased with the faces."""
 
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +13,12 @@ from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 from typer.testing import CliRunner
 
+from app.atlases.service import count_faces, describe_atlas, list_points
+from app.atlases.window import WindowEdges
 from app.cli.main import app
 from app.db.session import reading, writing
 from app.db.tables import Atlas, Collection, Face, FaceCoordinates, Job
+from app.errors import Busy
 from app.galleries.atlas_updates import enqueue_update, list_outdated_atlases
 from app.queue.messages import DrawAtlas
 from ml.atlas import PcaMap, tsne_map
@@ -182,6 +186,25 @@ def test_erased_faces_leave_no_coordinates(service: Service) -> None:
 
 
 @on_sqlite
+def test_reading_an_atlas_takes_turns(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request reads all coordinates; all together took the cores of the service."""
+    make_gallery(service)
+    draw(service)
+    turns = threading.BoundedSemaphore(1)
+    monkeypatch.setattr("app.db.statement_limits.TURNS", turns)
+    monkeypatch.setattr("app.db.statement_limits.MAX_TURN_WAIT_SECONDS", 0.05)
+    reads = (
+        lambda session: describe_atlas(session, "staff", "identity"),
+        lambda session: count_faces(session, "staff", "identity", WindowEdges(), 4),
+        lambda session: list_points(session, "staff", "identity", WindowEdges(), 1),
+    )
+    for read in reads:
+        with reading(service.resources.database) as session:
+            with turns, pytest.raises(Busy):
+                read(session)
+            assert read(session).faces == 48
+
+
 def test_an_atlas_can_be_deleted(service: Service) -> None:
     make_gallery(service)
     draw(service)

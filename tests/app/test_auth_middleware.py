@@ -3,7 +3,7 @@
 import asyncio
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -300,6 +300,65 @@ def test_a_key_is_not_looked_up_again_until_the_notification_of_a_revocation(api
     assert api.send("GET", "/things", secret).status == 401
 
 
+@dataclass
+class Meanwhile(Inner):
+    """Something happens after the first part of a body has been read."""
+
+    happen: Callable[[], object] = lambda: None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        first = await receive()
+        assert first["more_body"]
+        self.happen()
+        await super().__call__(scope, receive, send)
+
+
+@pytest.mark.parametrize(("method", "path"), [("POST", "/things"), ("POST", "/photos"), ("POST", "/archives")])
+def test_a_key_that_is_revoked_while_a_body_arrives_is_refused(api: Api, method: str, path: str) -> None:
+    def revoke() -> None:
+        with writing(api.resources.database) as session:
+            session.execute(delete(Key))
+        api.held.notifier.notify("keys")
+
+    api.middleware.app = Meanwhile(happen=revoke)
+    answer = api.send(method, path, api.make_key("admin"), chunks=[b"a", b"b", b"c"])
+    assert read_problem(answer) == (401, "AccessDenied", "this key is unknown or was revoked")
+
+
+def test_a_key_that_expires_while_a_body_arrives_is_refused(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    def let_time_pass() -> None:
+        monkeypatch.setattr("app.access.key_cache.now", lambda: now() + 100)
+        monkeypatch.setattr(keys, "now", lambda: now() + 100)
+
+    api.middleware.app = Meanwhile(happen=let_time_pass)
+    secret = api.make_key("admin", expires_at=now() + 50)
+    assert api.send("POST", "/things", secret, chunks=[b"a", b"b"]).status == 401
+
+
+def test_a_body_goes_on_while_the_database_is_away(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OperationalError("select", {}, Exception("gone"))
+
+    def lose_database() -> None:
+        api.checks.cache.clear()
+        monkeypatch.setattr(keys, "find_caller", fail)
+
+    api.middleware.app = Meanwhile(happen=lose_database)
+    assert api.send("POST", "/archives", api.make_key("admin"), chunks=[b"a", b"b"]).status == 200
+
+
+@pytest.mark.parametrize(("path", "status"), [("/things", 401), ("/archives", 200)])
+def test_a_token_that_expires_while_a_body_arrives_ends_all_but_archives(api: Api, path: str, status: int) -> None:
+    verified = [Caller("oidc:anna", "admin", valid_until=now() - 1)]
+
+    async def verify(_: str) -> Caller | None:
+        return verified.pop() if verified else None
+
+    api.checks.tokens = SimpleNamespace(find_caller=verify)  # type: ignore[assignment]
+    api.middleware.app = Meanwhile()
+    assert api.send("POST", path, "eyJ.a.token", chunks=[b"a", b"b"]).status == status
+
+
 def test_the_cache_listens_once_to_each_notifier(api: Api) -> None:
     secret = api.make_key()
     for _ in range(2):
@@ -349,6 +408,8 @@ def test_a_known_key_is_used_on_while_the_database_is_away(api: Api, monkeypatch
     with writing(api.resources.database) as session:
         session.execute(delete(Key))
     assert api.send("GET", "/things", secret).status == 401, "from the next lookup on"
+    monkeypatch.setattr(keys, "find_caller", fail)
+    assert api.send("GET", "/things", secret).status == 503, "it was refused since"
 
 
 @pytest.mark.usefixtures("stopped_clock")

@@ -15,8 +15,9 @@ import pytest
 from sqlalchemy import delete, event, select, text
 
 from app.db.session import reading, snapshot, writing
-from app.db.tables import Collection, Deployment, Embedding, Follower, Job, Subject
+from app.db.tables import Collection, Deployment, Embedding, Face, Follower, Job, Subject
 from app.errors import Busy, Invalid, NotFound
+from app.galleries.subjects import get_or_create_subject
 from app.queue import jobs
 from app.queue.messages import ImportEmbeddings
 from app.resources import Resources
@@ -485,11 +486,51 @@ def test_a_gallery_is_measured_when_it_has_grown(resources: Resources, engine: E
     with reading(resources.database) as session:
         kept = session.get_one(Deployment, ("staff", "identity")).measurements[MODEL.id]
     pairs, searches = {"calibration", "default_fmr", "thresholds"}, {"open_set"}
-    assert kept.keys() == {"cells", "curve", "faces", "measured_at", "compensation", "index"} | pairs | searches
+    assert (
+        kept.keys() == {"cells", "curve", "faces", "change", "measured_at", "compensation", "index"} | pairs | searches
+    )
     [strangers] = kept["open_set"]["calibration"]["strangers"]
     assert (strangers["source"], strangers["people"], strangers["searches"]) == ("leave-one-out", 40, 120)
     again = gallery_calibration.measure_gallery(resources, "staff", "identity", MODEL)["calibration"]
     assert json.loads(json.dumps(again)) == kept["calibration"]
+
+
+def test_a_gallery_is_measured_when_its_faces_are_named_or_replaced(resources: Resources, engine: Engine) -> None:
+    """Thresholds were kept while the number of faces stayed: the stated rate of strangers who are named was not so."""
+    gallery = GalleryWriter(resources).make(MODEL)
+    rows, subjects = people(40, 3)
+    named = [name if i < 60 else None for i, name in enumerate(subjects)]
+    gallery.add({MODEL.id: rows}, named)
+    until(lambda: count_strangers(engine) == 20)
+    with writing(resources.database) as session:
+        collection = session.get_one(Collection, "staff")
+        collection.change += 1
+        for pk, name in zip(gallery.pks[60:], subjects[60:], strict=True):
+            subject = get_or_create_subject(session, collection, name)
+            session.get_one(Face, pk).subject_pk = subject.pk
+            session.get_one(Face, pk).change = collection.change
+    resources.notifier.notify("changes")
+    until(lambda: count_strangers(engine) == 40)
+    measured_at = read_measured_at(resources)
+    for step in range(3):  # each less than a tenth of the faces
+        gallery.remove(gallery.pks[:6])
+        gallery.add({MODEL.id: rows[:6] + 30 + step}, [f"n{step}"] * 6)
+        assert known(engine) == 120
+    until(lambda: read_measured_at(resources) > measured_at)
+
+
+def count_strangers(engine: Engine) -> int:
+    """Return the number of people whose searches have shown how strangers score."""
+    if engine.registry.get(("staff", "identity")) is None:
+        return 0
+    with engine.use("staff") as serving:
+        open_set = serving.scores.open_set
+    return sum(strangers.people for strangers in open_set.strangers) if open_set else 0
+
+
+def read_measured_at(resources: Resources) -> float:
+    with reading(resources.database) as session:
+        return float(session.get_one(Deployment, ("staff", "identity")).measurements[MODEL.id]["measured_at"])
 
 
 def test_what_an_older_version_measured_is_to_be_measured_anew(resources: Resources) -> None:

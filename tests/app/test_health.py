@@ -4,6 +4,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import anyio
 import anyio.to_thread
@@ -12,12 +13,15 @@ import numpy as np
 import pytest
 from sqlalchemy import delete
 from sqlalchemy.orm import Session
+from starlette.routing import Route
 
 from app.access import keys
 from app.config import Settings
 from app.db.session import writing
 from app.db.tables import Collection, Embedding
-from app.health import service
+from app.deps.admission.work import Work, classify_work
+from app.health import metrics, service
+from app.health.metrics import FaceCounts
 from app.main import create_app
 from app.resources import Resources
 from app.serving import index_builder
@@ -163,15 +167,15 @@ def test_metrics_need_a_key_and_cover_only_its_collections(api: httpx.Client, ga
     assert api.get("/metrics", headers={"x-api-key": ""}).status_code == 401
     for i in range(3):
         api.get(f"/v1/jobs/guess{i}/", headers={"x-api-key": ""})
-    metrics = api.get("/metrics").text
-    assert "guess" not in metrics, "anybody could add series without end"
-    assert 'likeness_faces{collection="staff",role="gallery"} 20.0' in metrics
+    text = api.get("/metrics").text
+    assert "guess" not in text, "anybody could add series without end"
+    assert 'likeness_faces{collection="staff",role="gallery"} 20.0' in text
     index_vectors = r'likeness_index_vectors\{collection="staff",model="m-one",process="[^"]+",task="identity"\} 20\.0'
-    assert re.search(index_vectors, metrics)
-    assert re.search(r'likeness_requests_waiting\{process="[^"]+"\} 0\.0', metrics)
-    assert 'likeness_requests_total{method="GET",route="/v1/collections/{collection}",status="404"} 1.0' in metrics
-    assert 'likeness_request_seconds_bucket{le="10.0",method="GET",route="/v1/collections/{collection}"} 2.0' in metrics
-    assert "likeness_follower_lag{" in metrics
+    assert re.search(index_vectors, text)
+    assert re.search(r'likeness_requests_waiting\{process="[^"]+"\} 0\.0', text)
+    assert 'likeness_requests_total{method="GET",route="/v1/collections/{collection}",status="404"} 1.0' in text
+    assert 'likeness_request_seconds_bucket{le="10.0",method="GET",route="/v1/collections/{collection}"} 2.0' in text
+    assert "likeness_follower_lag{" in text
     of_others = api.get("/metrics", headers=key(gallery, "other")).text
     assert "staff" not in of_others
     assert not re.search(r"^likeness", of_others, re.MULTILINE), "what the whole process does"
@@ -225,3 +229,25 @@ def test_nothing_is_read_to_serve_a_collection_without_faces(
             assert time.monotonic() < limit
             time.sleep(0.02)
         assert service.list_unready_reasons(engine) == []
+
+
+def test_faces_are_counted_once_for_all_who_ask_for_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes as long as there are faces, in whichever collections: a reader of one collection slowed all others."""
+    clock, counted = [100.0], list[float]()
+
+    def count(_: object) -> list[tuple[str, str, int]]:
+        clock[0] += 0.2
+        counted.append(clock[0])
+        return [("staff", "gallery", len(counted))]
+
+    monkeypatch.setattr(metrics, "_count_faces", count)
+    monkeypatch.setattr(metrics, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    counts, session = FaceCounts(), Session()
+    assert [counts.read(session) for _ in range(100)] == [[("staff", "gallery", 1)]] * 100
+    clock[0] += 2.01
+    assert counts.read(session) == [("staff", "gallery", 2)]
+
+
+def test_metrics_wait_for_a_slot(gallery: GalleryWriter) -> None:
+    routes = {route.path: route for route in create_app(gallery.resources.settings).routes if isinstance(route, Route)}
+    assert classify_work("GET", getattr(routes["/metrics"], "openapi_extra", {})) is Work.READ

@@ -17,7 +17,7 @@ from app.config import Settings
 from app.db.session import writing
 from app.deps.admission.work import REQUESTS, WAIT_SECONDS
 from app.deps.caller import Caller
-from app.deps.server.immediate_answers import ImmediateAnswersMiddleware, ReadRequest, _Received
+from app.deps.server.immediate_answers import MAX_ARRIVAL_SECONDS, ImmediateAnswersMiddleware, ReadRequest, _Received
 from app.document.api import DocumentedApi
 from app.main import create_app
 from app.resources import Resources
@@ -243,6 +243,32 @@ def test_a_revoked_key_and_a_full_gate_are_left_to_the_layers(gallery: GalleryWr
             resources.notifier.notify("keys")
             api.entrance.steps.checks.cache.clear()  # type: ignore[attr-defined]
             assert (await api.ask(api.app, make_request(secret), [RIGHT]))[0] == 401
+
+    run(test)
+
+
+def test_a_key_that_is_revoked_while_a_body_arrives_is_left_to_the_layers(gallery: GalleryWriter) -> None:
+    resources = gallery.resources
+    with writing(resources.database) as session:
+        key, secret = keys.create_key(session, "reader", "a")
+
+    async def test() -> None:
+        async with open_api(resources.settings) as api:
+            await wait_until_answered(api, secret)
+            statuses = list[int]()
+
+            async def receive() -> Message:
+                await asyncio.sleep(2 * MAX_ARRIVAL_SECONDS)
+                with writing(resources.database) as session:
+                    keys.revoke_key(session, key.id)
+                api.entrance.steps.checks.cache.clear()  # type: ignore[attr-defined]
+                return {"type": "http.request", "body": RIGHT, "more_body": False}
+
+            async def send(message: Message) -> None:
+                statuses.append(message.get("status", 0))
+
+            await api.app(make_request(secret) | {"state": dict(api.state)}, receive, send)
+            assert statuses[0] == 401
 
     run(test)
 

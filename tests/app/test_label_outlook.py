@@ -1,7 +1,10 @@
 """What more labels are worth, as the suggestions say it."""
 
 import itertools
+import threading
 from typing import Any
+
+import pytest
 
 from app.db.session import writing
 from app.db.tables import Training
@@ -45,6 +48,17 @@ def test_the_last_measured_gain_of_labels_says_what_more_are_worth(service: Serv
     clusters = suggest(service, kind="clusters")["clusters"]
     assert clusters
     assert all(cluster["expected_gain"] >= 0 for cluster in clusters)
+
+
+def test_suggestions_take_turns(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes a second of a core in a large collection; those of one client took the cores from all others."""
+    enrol(service.resources, "c", range(4), shots=2)
+    turns = threading.BoundedSemaphore(1)
+    monkeypatch.setattr("app.db.statement_limits.TURNS", turns)
+    monkeypatch.setattr("app.db.statement_limits.MAX_TURN_WAIT_SECONDS", 0.05)
+    with turns:
+        assert service.client.post("/v1/labels:suggest", json={"collection": "c"}).status_code == 503
+    assert suggest(service)["pairs"]
 
 
 def test_a_training_with_labels_makes_an_outlook(service: Service) -> None:

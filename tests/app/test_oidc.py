@@ -219,6 +219,12 @@ def test_what_a_token_does_is_audited_under_its_subject(world: World, issuer: Is
         time.sleep(0.05)
 
 
+def test_an_expiry_that_is_written_as_a_text_counts(world: World, issuer: Issuer) -> None:
+    """The package for tokens takes it for the number that it is; the service answered 500."""
+    token = issuer.sign("likeness-reader", exp=str(int(time.time()) + 300))
+    assert send(world.free, token, "GET", "/v1/collections").status_code == 200
+
+
 @pytest.mark.parametrize("subject", ["nul\0", "half \ud800", "two\nlines"])
 def test_a_subject_that_cannot_be_stored_or_printed_is_hashed(world: World, issuer: Issuer, subject: str) -> None:
     """A NUL in an entry of the audit log was refused by PostgreSQL, and no entry after it was ever written."""

@@ -1,13 +1,16 @@
 """Processes report what they serve at once, and while changes come all the time, a few times a second."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
 from sqlalchemy import select
 
-from app.db.session import reading
+from app.db.session import reading, writing
 from app.db.tables import Follower
+from app.galleries.deletion import delete_collection
+from app.publishing.pointers import lock_collection
 from app.serving.reporter import MIN_INTERVAL_SECONDS, Reporter
 from tests.databases import remove_test_data
 from tests.rows import GalleryWriter, make_model
@@ -68,3 +71,18 @@ def test_a_collection_that_was_made_again_with_the_same_faces_is_reported(resour
             assert list(session.scalars(select(Follower.change))) == [4]
         remove_test_data(resources)
         time.sleep(MIN_INTERVAL_SECONDS)
+
+
+def test_a_report_and_the_deletion_of_its_collection_wait_for_each_other_in_turn(resources: Any) -> None:
+    """On PostgreSQL they waited for each other, so that one of them failed after a second."""
+    GalleryWriter(resources).make(MODEL)
+    reporter = Reporter(resources.database, "process")
+    reporter.report(serve(1))
+    time.sleep(MIN_INTERVAL_SECONDS)
+    with ThreadPoolExecutor() as pool:
+        with writing(resources.database) as session:
+            collection = lock_collection(session, "staff")
+            reported = pool.submit(reporter.report, serve(2))
+            time.sleep(0.2)
+            delete_collection(session, collection)
+        reported.result(10)

@@ -5,6 +5,7 @@ import threading
 import pytest
 from sqlalchemy import Engine, text
 
+from app.db import statement_limits
 from app.db.session import reading
 from app.db.statement_limits import StatementTooSlow, limit_statements
 from app.errors import Busy, Invalid
@@ -55,11 +56,11 @@ def test_filters_take_turns(resources: Resources, monkeypatch: pytest.MonkeyPatc
     """They use a core each for seconds; all together took the service's."""
     enrol(resources, "c", range(3), shots=1)
     turns = threading.BoundedSemaphore(1)
-    monkeypatch.setattr(enrolled_faces, "FILTER_TURNS", turns)
-    monkeypatch.setattr(enrolled_faces, "MAX_TURN_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(statement_limits, "TURNS", turns)
+    monkeypatch.setattr(statement_limits, "MAX_TURN_WAIT_SECONDS", 0.05)
     wanted = Filter.model_validate({"role": "gallery"})
     with reading(resources.database) as session:
-        with turns, pytest.raises(Busy, match="filters"):
+        with turns, pytest.raises(Busy, match="whole collections"):
             enrolled_faces.filter_faces(session, "c", wanted)
         found = enrolled_faces.filter_faces(session, "c", wanted)
     assert found is not None

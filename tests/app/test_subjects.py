@@ -195,6 +195,20 @@ def test_two_subjects_can_be_merged(service: Service, staff: httpx.Client) -> No
     assert staff.post(f"{BASE}/subjects/ada:merge", json={"into": "none"}).status_code == 404
 
 
+def test_a_merge_keeps_the_limit_of_metadata(staff: httpx.Client) -> None:
+    """It had none: a subject into which 150 others were merged had 8 MB."""
+    large = {"a": "x" * 40_000}, {"b": "x" * 40_000}, {"a": "y" * 60_000}
+    for name, metadata in zip(("ada", "bob", "eve"), large, strict=True):
+        staff.put(f"{BASE}/subjects/{name}", json={"metadata": metadata}).raise_for_status()
+    refused = staff.post(f"{BASE}/subjects/ada:merge", json={"into": "bob"})
+    assert refused.status_code == 422
+    assert "at most 65,536 are allowed" in refused.json()["detail"]
+    assert staff.get(f"{BASE}/subjects/ada").json()["metadata"] == large[0]
+    assert staff.get(f"{BASE}/subjects/bob").json()["metadata"] == large[1]
+    merged = staff.post(f"{BASE}/subjects/ada:merge", json={"into": "eve"}).raise_for_status().json()
+    assert merged["metadata"] == large[2], "the kept subject's value counts"
+
+
 @pytest.mark.parametrize(
     ("merged", "kept", "consent", "retain_until"),
     [

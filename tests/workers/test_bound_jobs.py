@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import delete, func, select
+from sqlalchemy.exc import NoResultFound
 from sqlalchemy.orm import Session
 
 from app.collections.service import delete_collection
@@ -38,7 +39,7 @@ from app.storage.blob_store import Blobs
 from tests.gallery import collection
 from tests.workers.test_import import picture, uploaded
 from workers.context import Interrupted, JobContext, Later
-from workers.handlers import importing, ingest
+from workers.handlers import HANDLERS, importing, ingest
 from workers.handlers.erase import erase_files
 from workers.main import Worker
 
@@ -132,6 +133,22 @@ def test_a_job_of_an_earlier_collection_of_that_name_is_cancelled_when_it_is_cla
     replace_collection(lasting_sqlite)
     assert Worker(lasting_sqlite, message.queue).step()
     assert read_state(lasting_sqlite, job) == "cancelled"
+
+
+def test_a_job_that_fails_over_the_deletion_of_its_collection_is_cancelled(
+    made: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An examination that read the deployment a moment later ended as InternalServerError."""
+
+    def examine(*_: object) -> None:
+        with writing(made.database) as session:
+            session.execute(delete(Collection).where(Collection.id == NAME))
+        raise NoResultFound
+
+    monkeypatch.setitem(HANDLERS, ExamineGallery, examine)
+    job = add(made, ExamineGallery(collection=NAME))
+    assert Worker(made, "training").step()
+    assert read_state(made, job) == "cancelled"
 
 
 def test_a_job_whose_collection_is_missing_when_it_is_enqueued_is_cancelled(resources: Resources) -> None:

@@ -20,8 +20,6 @@ WAIT_SECONDS = Histogram(
     registry=None,
     buckets=WAIT_BUCKETS_SECONDS,
 )
-NOT_QUEUED: dict[str, Any] = {"x-admission": "none"}
-"""The entry of a route's `openapi_extra` that lets its requests in without a slot."""
 
 
 class Work(StrEnum):
@@ -47,7 +45,7 @@ def classify_work(method: str, requirements: Mapping[str, str]) -> Work | None:
     requirements: the `openapi_extra` of its route
     """
     declared = requirements.get("x-admission")
-    if declared == NOT_QUEUED["x-admission"] or "x-role" not in requirements:
+    if "x-role" not in requirements:
         return None
     if declared is not None:
         return Work(declared)

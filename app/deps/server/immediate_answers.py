@@ -28,6 +28,8 @@ log = logging.getLogger("likeness.api")
 
 MAX_BATCH_REQUESTS = 16
 """So few that FAISS compares each with the cells by itself, and that no other request waits for long."""
+MAX_ARRIVAL_SECONDS = 0.2
+"""Of the body of a request that is answered at once. The layers look its key up again."""
 UNUSUAL_HEADERS = frozenset((b"expect", b"idempotency-key", b"transfer-encoding"))
 SINGLE_HEADERS = frozenset((b"authorization", b"content-length", b"content-type", b"x-api-key", b"x-request-id"))
 
@@ -123,7 +125,8 @@ class ImmediateAnswersMiddleware:
             await self.app(scope, receive, send)
             return
         message = await receive()
-        answer = await self._answer(scope, collection, caller, message)
+        is_late = time.perf_counter() - started > MAX_ARRIVAL_SECONDS  # its key may have been revoked meanwhile
+        answer = None if is_late else await self._answer(scope, collection, caller, message)
         if answer is None:
             await self.app(scope, _make_receive(message, receive), send)
             return
