@@ -67,26 +67,26 @@ class Reporter:
                     delete(Follower).where(is_own, Follower.collection_id == collection, Follower.task == task)
                 )
             is_living = (Collection.id.in_({c for c, _ in changed}), ~Collection.is_deleted)
-            # held until the end: who deletes one would wait for its rows here, and this transaction for the collection
-            held = select(Collection.id).where(*is_living).order_by(Collection.id)
-            existing = set(session.scalars(held.with_for_update(read=True, key_share=True)))
+            existing = set(session.scalars(select(Collection.id).where(*is_living)))
             of_changed = select(Follower.collection_id, Follower.task).where(
                 is_own, Follower.collection_id.in_(existing)
             )
             written = {(collection, task) for collection, task in session.execute(of_changed)}
-            rows = [self._make_row(key, state) for key, state in changed.items() if key[0] in existing]
+            at = now()
+            rows = [self._make_row(key, state, at) for key, state in changed.items() if key[0] in existing]
             for statement, is_written in ((insert(Follower), False), (update(Follower), True)):
                 if chosen := [row for row in rows if ((row["collection_id"], row["task"]) in written) == is_written]:
                     session.execute(statement, chosen)
-            seen = update(Follower).where(is_own).values(seen_at=now()).returning(Follower.task)
-            row_count = len(session.scalars(seen).all())
+            # only the others: on PostgreSQL, to write a row twice locks its collection, for which who deletes it may wait
+            others = update(Follower).where(is_own, Follower.seen_at != at).values(seen_at=at).returning(Follower.task)
+            row_count = len(rows) + len(session.scalars(others).all())
         # a sweep may have deleted the rows of this process, if it took it for dead: then write all of them again
         self._reported = dict(states) if row_count == len(states) else {}
         self._last_heartbeat_at = time.monotonic()
 
-    def _make_row(self, key: DeploymentKey, state: ReportedState) -> dict[str, object]:
+    def _make_row(self, key: DeploymentKey, state: ReportedState, at: float) -> dict[str, object]:
         names = ("collection_id", "task", "model_id", "change", "vectors")
-        return {"process": self.process, "seen_at": now(), **dict(zip(names, (*key, *state[:-1]), strict=True))}
+        return {"process": self.process, "seen_at": at, **dict(zip(names, (*key, *state[:-1]), strict=True))}
 
     def sign_off(self) -> None:
         """Delete the rows of this process. Raises Busy."""
