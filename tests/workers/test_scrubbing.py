@@ -3,10 +3,12 @@
 import json
 import unicodedata
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+from weakref import WeakSet
 
 import pytest
-from sqlalchemy import delete, select
+from sqlalchemy import delete, event, select
 
 from app.collections.service import delete_collection
 from app.db.session import reading, writing
@@ -27,6 +29,7 @@ from app.galleries import erasures, scrubbing, subjects
 from app.galleries.erased_names import NAME_FIELDS, ErasedNames, scrub
 from app.galleries.scrubbing import scrub_answers, scrub_job_items, scrub_reports
 from app.publishing import pointers
+from app.queue.messages import Erase, Sweep
 from app.resources import Resources
 from app.snapshots.erased_rows import erase_from_rows
 from app.storage.model_cache import LBP_MODEL
@@ -378,6 +381,44 @@ def test_reports_are_scrubbed_by_whatever_is_erased(
     store_reports(resources, "staff")
     names = erased(faces=frozenset(faces), subject=subject, names=frozenset({"ann"} if subject else ()))
     assert sum(scrub_reports(resources.database, [names]).values()) == changes
+
+
+@contextmanager
+def count_loaded_jobs() -> Iterator[list[int]]:
+    """Yield how many jobs were in memory each time that another was read."""
+    alive, counts = WeakSet[Job](), list[int]()
+
+    def note_job(job: Job, _: object) -> None:
+        alive.add(job)
+        counts.append(len(alive))
+
+    event.listen(Job, "load", note_job)
+    try:
+        yield counts
+    finally:
+        event.remove(Job, "load", note_job)
+
+
+def test_results_of_earlier_erasures_are_not_read(resources: Resources) -> None:
+    """They name nobody, and a day's deletions leave thousands, which every erasure would read."""
+    with writing(resources.database) as session:
+        for kind in (Erase.kind, Sweep.kind):
+            results = {"body": {"collection": "staff"}, "state": "succeeded", "result": {"files": 3}, "created_at": 0.0}
+            session.add(Job(kind=kind, **results))
+    with count_loaded_jobs() as counts:
+        scrub_reports(resources.database, [erased()])
+    assert counts == []
+
+
+def test_results_are_read_in_steps(resources: Resources, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scrubbing, "ROWS_PER_STEP", 10)
+    with writing(resources.database) as session:
+        for _ in range(100):
+            session.add(Job(kind="import", body={"collection": "staff"}, result={"subject": "bob"}, created_at=0.0))
+    with count_loaded_jobs() as counts:
+        scrub_reports(resources.database, [erased()])
+    assert len(counts) == 100
+    assert max(counts) <= 20
 
 
 MANY = 5
