@@ -4,7 +4,8 @@
 
 The traffic is that of benchmarks/load/traffic.py. What it adds it removes again, so that what the service keeps in
 memory stays as large as it is: each new face is deleted, and each label taken back. The resident memory of the API and
-of its workers is read every two seconds. The first sixth of the time is left out, in which caches fill.
+of its workers is read every two seconds. The first sixth of the time is left out, in which caches fill. Growth that
+levels off is less in the second half of the time than in all of it.
 """
 
 import argparse
@@ -12,7 +13,10 @@ import asyncio
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,33 +34,46 @@ WARM_UP_SHARE = 1 / 6
 CAPACITY_CLIENTS, CAPACITY_SECONDS = 8, 20.0
 MAX_SLOPE_PERCENT = 1.0
 """The goal: growth of the resident memory in an hour."""
+GROUPS = {"API": ["api"], "workers": ["worker default", "worker training"], "default workers": ["worker default"]}
+"""What is reported together, by the roles of processes."""
 
 
 class MemoryReading(NamedTuple):
-    """The resident bytes of the API and of all workers together, so many seconds after the start."""
+    """The resident bytes of the processes of each role together, so many seconds after the start."""
 
     seconds: float
-    api: int
-    workers: int
+    sizes: Mapping[str, int]
 
 
 def read_memory(seconds: float) -> MemoryReading:
     """Read the memory of the service that this process has started."""
-    sizes = {"api": 0, "worker": 0}
+    sizes = Counter[str]()
     for process in psutil.Process().children(recursive=True):
-        try:
-            role, size = read_role(process).partition(" ")[0], process.memory_info().rss
-        except psutil.NoSuchProcess:
-            continue
-        if role in sizes:
-            sizes[role] += size
-    return MemoryReading(seconds, sizes["api"], sizes["worker"])
+        with suppress(psutil.NoSuchProcess):
+            sizes[read_role(process)] += process.memory_info().rss
+    return MemoryReading(seconds, sizes)
 
 
 def find_slope(seconds: Sequence[float], sizes: Sequence[int]) -> float:
     """Return the growth of a size in percent of its mean per hour, by least squares."""
     slope, _ = np.polyfit(seconds, sizes, 1)
     return float(100 * 3600 * slope / np.mean(sizes))
+
+
+def describe_growth(readings: Sequence[MemoryReading], seconds: float) -> dict[str, Any]:
+    """Return for each group its first and last size after the warm-up, and its slope then and in the second half.
+
+    seconds: how long requests were offered
+    """
+    figures = dict[str, Any]()
+    for name, roles in GROUPS.items():
+        times = [reading.seconds for reading in readings]
+        sizes = [sum(reading.sizes[role] for role in roles) for reading in readings]
+        warm, half = (bisect_left(times, share * seconds) for share in (WARM_UP_SHARE, 0.5))
+        figures[f"{name}, MiB"] = [round(sizes[i] / 2**20) for i in (warm, -1)]
+        figures[f"{name}, % an hour"] = round(find_slope(times[warm:], sizes[warm:]), 2)
+        figures[f"{name}, % an hour in the second half"] = round(find_slope(times[half:], sizes[half:]), 2)
+    return figures
 
 
 async def measure(
@@ -78,18 +95,13 @@ async def measure(
     records = await send_at_rate(pool, traffic, rate, seconds)
     reader.cancel()
     await pool.close()
-    late = [reading for reading in readings if reading.seconds >= WARM_UP_SHARE * seconds]
-    times = [reading.seconds for reading in late]
     return {
         "rate": round(rate, 1),
         "statuses": count_statuses(records),
         "wrong answers": sum(not record.is_right for record in records),
         "p50, p99, ms": [round(find_percentile_ms(records, share), 1) for share in (0.5, 0.99)],
         **{kind: sum(record.kind == kind and record.is_accepted for record in records) for kind in STEADY_SHARES},
-        "API, MiB": [round(late[i].api / 2**20) for i in (0, -1)],
-        "workers, MiB": [round(late[i].workers / 2**20) for i in (0, -1)],
-        "API, % an hour": round(find_slope(times, [reading.api for reading in late]), 2),
-        "workers, % an hour": round(find_slope(times, [reading.workers for reading in late]), 2),
+        **describe_growth(readings, seconds),
     }
 
 

@@ -16,6 +16,7 @@ from app.galleries.erased_names import ErasedNames
 from app.galleries.erasures import ERASED, PENDING
 from app.queue.jobs import LIVE_STATES
 
+NOT_BEGUN = Job.started_at.is_(None)
 File = dict[str, str]
 """A protocol file: {"name", "text"}."""
 ERASED_NAME = "erased"
@@ -23,13 +24,19 @@ ERASED_NAME = "erased"
 
 
 def scrub_queued_evaluations(database: Engine) -> None:
-    """Erase the files that name somebody whose erasure is pending, of evaluations that no job has begun."""
+    """Erase the files that name somebody whose erasure is pending, of evaluations that no job has begun.
+
+    Where there is none, the erasures, of which thousands may be pending, are not read.
+    """
+    queued = select(Evaluation.id).join(Job, Job.id == Evaluation.job_id).where(Job.state.in_(LIVE_STATES), NOT_BEGUN)
     with reading(database) as session:
+        if session.scalar(queued.limit(1)) is None:
+            return
         pending = select(Erasure).where(Erasure.state == PENDING).order_by(Erasure.id)
         waiting = [ErasedNames.of(erasure) for erasure in session.scalars(pending)]
     for erased in waiting:
         with writing(database) as session:
-            scrub_live_evaluations(session, erased, Job.started_at.is_(None))
+            scrub_live_evaluations(session, erased, NOT_BEGUN)
 
 
 def scrub_live_evaluations(session: Session, erased: ErasedNames, *conditions: ColumnElement[bool]) -> int:

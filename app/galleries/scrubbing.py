@@ -181,10 +181,10 @@ def scrub_reports(database: Engine, erased: Sequence[ErasedNames]) -> dict[str, 
             Job.id.in_(select(Evaluation.job_id).where(evaluated)),
         )
         jobs = (of_collection, Job.created_at <= latest)
-        ended = (*jobs, Job.state.not_in(LIVE_STATES))
+        naming = (*jobs, Job.kind.not_in((Erase.kind, Sweep.kind)))  # a day's erasures leave thousands of results
         columns: tuple[tuple[Any, tuple[Any, ...]], ...] = (
-            (Job.body, (*ended, Job.kind.not_in((Erase.kind, Sweep.kind)))),
-            (Job.result, jobs),
+            (Job.body, (*naming, Job.state.not_in(LIVE_STATES))),
+            (Job.result, naming),
             (Job.problem, jobs),
             (Training.report, (trained,)),
             (Training.curve, (trained,)),
@@ -229,7 +229,8 @@ def _scrub_column(
 ) -> None:
     """Scrub a column, and add the changed rows to the counts. Of a job, only erasures that came after it count."""
     is_job = column.class_ is Job
-    for row in session.scalars(select(column.class_).where(*where, column.is_not(None))):
+    rows = select(column.class_).where(*where, column.is_not(None))
+    for row in session.scalars(rows.execution_options(yield_per=ROWS_PER_STEP)):
         value = getattr(row, column.key)
         for one in erased:
             if is_job and row.created_at > one.until:

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.load.generator import Record
 from benchmarks.overload import summarise
-from benchmarks.soak import find_slope
+from benchmarks.soak import MemoryReading, describe_growth, find_slope
 
 
 def test_only_accepted_requests_count_for_the_ratio() -> None:
@@ -30,3 +30,16 @@ def test_a_refusal_without_retry_after_and_a_lost_request_are_wrong() -> None:
 def test_the_slope_is_in_percent_of_the_mean_per_hour() -> None:
     assert find_slope([0, 1800, 3600], [99, 100, 101]) == pytest.approx(2.0)
     assert find_slope([0, 1800, 3600], [100, 100, 100]) == pytest.approx(0.0)
+
+
+def test_growth_that_levels_off_is_seen_in_the_second_half() -> None:
+    """The training worker is not one of the default workers. The first sixth of the time is left out."""
+    mib = {0: 50, 600: 100, 1800: 110, 2700: 110, 3600: 110}
+    readings = [MemoryReading(s, {"api": 2**20, "worker default": m * 2**20}) for s, m in mib.items()]
+    readings = [r._replace(sizes={**r.sizes, "worker training": 90 * 2**20}) for r in readings]
+    figures = describe_growth(readings, 3600)
+    assert figures["default workers, MiB"] == [100, 110]
+    assert figures["workers, MiB"] == [190, 200]
+    assert figures["default workers, % an hour"] > figures["workers, % an hour"] > 4
+    assert figures["workers, % an hour in the second half"] == pytest.approx(0.0)
+    assert figures["API, % an hour"] == pytest.approx(0.0)

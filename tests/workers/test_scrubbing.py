@@ -3,10 +3,12 @@
 import json
 import unicodedata
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+from weakref import WeakSet
 
 import pytest
-from sqlalchemy import delete, select
+from sqlalchemy import delete, event, select
 
 from app.collections.service import delete_collection
 from app.db.session import reading, writing
@@ -25,8 +27,10 @@ from app.db.tables import (
 )
 from app.galleries import erasures, scrubbing, subjects
 from app.galleries.erased_names import NAME_FIELDS, ErasedNames, scrub
+from app.galleries.protocol_files import scrub_queued_evaluations
 from app.galleries.scrubbing import scrub_answers, scrub_job_items, scrub_reports
 from app.publishing import pointers
+from app.queue.messages import Erase, Evaluate, Sweep
 from app.resources import Resources
 from app.snapshots.erased_rows import erase_from_rows
 from app.storage.model_cache import LBP_MODEL
@@ -378,6 +382,62 @@ def test_reports_are_scrubbed_by_whatever_is_erased(
     store_reports(resources, "staff")
     names = erased(faces=frozenset(faces), subject=subject, names=frozenset({"ann"} if subject else ()))
     assert sum(scrub_reports(resources.database, [names]).values()) == changes
+
+
+@contextmanager
+def count_loaded(table: type[Job | Erasure]) -> Iterator[list[int]]:
+    """Yield how many rows of a table were in memory each time that another was read."""
+    alive, counts = WeakSet[Any](), list[int]()
+
+    def note_row(row: Any, _: object) -> None:
+        alive.add(row)
+        counts.append(len(alive))
+
+    event.listen(table, "load", note_row)
+    try:
+        yield counts
+    finally:
+        event.remove(table, "load", note_row)
+
+
+def test_results_of_earlier_erasures_are_not_read(resources: Resources) -> None:
+    """They name nobody, and a day's deletions leave thousands, which every erasure would read."""
+    with writing(resources.database) as session:
+        for kind in (Erase.kind, Sweep.kind):
+            results = {"body": {"collection": "staff"}, "state": "succeeded", "result": {"files": 3}, "created_at": 0.0}
+            session.add(Job(kind=kind, **results))
+    with count_loaded(Job) as counts:
+        scrub_reports(resources.database, [erased()])
+    assert counts == []
+
+
+def test_erasures_are_not_read_where_no_evaluation_waits(resources: Resources) -> None:
+    targets = {"faces": [FACE], "subject": None, "names": [], "images": []}
+    with writing(resources.database) as session:
+        usual = {"collection_created_at": 1.0, "change": 1, "first_change": 1, "requested_at": REQUESTED_AT}
+        session.add(Erasure(collection_id="staff", target="face", targets=targets, **usual))
+    with count_loaded(Erasure) as counts:
+        scrub_queued_evaluations(resources.database)
+    assert counts == []
+    with writing(resources.database) as session:
+        job = Job(kind=Evaluate.kind, body={}, queue="training")
+        session.add(job)
+        session.flush()
+        session.add(Evaluation(request={"collection": "staff"}, job_id=job.id))
+    with count_loaded(Erasure) as counts:
+        scrub_queued_evaluations(resources.database)
+    assert counts == [1]
+
+
+def test_results_are_read_in_steps(resources: Resources, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scrubbing, "ROWS_PER_STEP", 10)
+    with writing(resources.database) as session:
+        for _ in range(100):
+            session.add(Job(kind="import", body={"collection": "staff"}, result={"subject": "bob"}, created_at=0.0))
+    with count_loaded(Job) as counts:
+        scrub_reports(resources.database, [erased()])
+    assert len(counts) == 100
+    assert max(counts) <= 20
 
 
 MANY = 5
