@@ -77,7 +77,7 @@ class Reporter:
             for statement, is_written in ((insert(Follower), False), (update(Follower), True)):
                 if chosen := [row for row in rows if ((row["collection_id"], row["task"]) in written) == is_written]:
                     session.execute(statement, chosen)
-            # only the others: on PostgreSQL, to write a row twice locks its collection, for which who deletes it may wait
+            # only the others: PostgreSQL locks the collection of a row that is written twice, and its deletion the row
             others = update(Follower).where(is_own, Follower.seen_at != at).values(seen_at=at).returning(Follower.task)
             row_count = len(rows) + len(session.scalars(others).all())
         # a sweep may have deleted the rows of this process, if it took it for dead: then write all of them again
