@@ -88,6 +88,28 @@ def test_entries_that_come_together_are_one_write(
     assert read_resources(resources)[:4] == ["a", "b", "c", "d"]
 
 
+def test_entries_that_come_during_a_write_wait_for_the_next_one(
+    resources: Resources, writer: AuditWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a transaction would follow the other for as long as requests come."""
+    append_to_chain, came = resources.audit_chain.append, iter("bcd")
+
+    def append_meanwhile(*written: object) -> object:
+        if name := next(came, None):
+            append(writer.spool, name)
+        return append_to_chain(*written)  # type: ignore[arg-type]
+
+    append(writer.spool, "a")
+    with monkeypatch.context() as patched:
+        patched.setattr(writer.chain, "append", append_meanwhile)
+        writer.write_pending()
+        assert read_resources(resources) == ["a"]
+        writer.write_pending()
+        assert read_resources(resources) == ["a", "b"]
+    writer.write_pending()
+    assert read_resources(resources) == ["a", "b", "c"]
+
+
 def test_entries_of_a_killed_process_are_written_by_another(resources: Resources, writer: AuditWriter) -> None:
     killed = subprocess.run(
         [sys.executable, "-c", KILLED, str(resources.audit)], env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}

@@ -57,12 +57,15 @@ class AuditWriter:
         self.write_pending()
 
     def write_pending(self) -> None:
-        """Write every entry that waits. If the database is away, they wait on."""
+        """Write the entries that wait. If the database is away, they wait on, and so do those that come meanwhile.
+
+        Under load there are always some that came meanwhile: a transaction for each few would take turns with searches.
+        """
         try:
-            while self._pending or self._take():
-                self._write_segment(self._pending[0])
-                self._pending.pop(0).path.unlink(missing_ok=True)
-                self._is_retry = False
+            self._write_segments()
+            if segment := self.spool.take():
+                self._pending.append(segment)
+                self._write_segments()
             self._report_lost()
             self._is_failing = False
         except (Busy, SQLAlchemyError, OSError) as error:
@@ -70,10 +73,11 @@ class AuditWriter:
                 log.warning("audit.write_failed error=%s", error)
             self._is_retry = self._is_failing = True
 
-    def _take(self) -> bool:
-        segment = self.spool.take()
-        self._pending += [segment] if segment else []
-        return segment is not None
+    def _write_segments(self) -> None:
+        while self._pending:
+            self._write_segment(self._pending[0])
+            self._pending.pop(0).path.unlink(missing_ok=True)
+            self._is_retry = False
 
     def _write_segment(self, segment: Segment) -> None:
         """Write the entries of a file that are not in the chain yet. Raises Busy, SQLAlchemyError, OSError."""
