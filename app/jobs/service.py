@@ -10,7 +10,7 @@ from app.db import lookups
 from app.db.tables import Collection, Job
 from app.deps.job_response import State
 from app.deps.paging import read_page
-from app.deps.server.change_number import NAME
+from app.deps.server import change_number
 from app.errors import Conflict
 from app.queue import jobs
 from app.queue.messages import Erase
@@ -65,7 +65,7 @@ def tell_change(session: Session, job: Job) -> dict[str, str]:
         return {}
     is_of_job = (Collection.id == job.body["collection"], ~Collection.is_deleted)
     change = session.scalar(select(Collection.change).where(*is_of_job))
-    return {} if change is None else {NAME: str(change)}
+    return {} if change is None else {change_number.NAME: str(change)}
 
 
 def cancel_job(session: Session, job_id: str) -> Job:

@@ -73,8 +73,8 @@ def test_a_collection_that_was_made_again_with_the_same_faces_is_reported(resour
         time.sleep(MIN_INTERVAL_SECONDS)
 
 
-def test_a_report_and_the_deletion_of_its_collection_wait_for_each_other_in_turn(resources: Any) -> None:
-    """On PostgreSQL they waited for each other, so that one of them failed after a second."""
+def test_a_report_and_the_deletion_of_its_collection_do_not_wait_for_each_other(resources: Any) -> None:
+    """On PostgreSQL they did, so that one of them failed after a second."""
     GalleryWriter(resources).make(MODEL)
     reporter = Reporter(resources.database, "process")
     reporter.report(serve(1))
