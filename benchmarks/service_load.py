@@ -1,9 +1,11 @@
 """Searches by vector over HTTP, against the least FastAPI program and against two processes of the API.
 
-    python -m benchmarks.service_load [--faces 13000 100000] [--clients 1 16] [--rounds 5] [--seconds 4] [--json FILE]
+    python -m benchmarks.service_load [--faces 13000 100000] [--clients 1 16] [--rounds 5] [--seconds 4]
+        [--index-device cpu] [--json FILE]
 
 All programs hold the same drawn vectors, in indexes with the same number of cells of which the same number is probed.
-They are loaded in turn, round after round, by this process, which takes a share of the same cores.
+They are loaded in turn, round after round, by this process, which takes a share of the same cores. The least program
+searches on the CPU; `--index-device auto` has the service search on the GPU if FAISS finds one.
 """
 
 import argparse
@@ -117,15 +119,17 @@ def wait_until_answered(target: Target) -> Answer:
     return answer
 
 
-def compare(faces: int, client_counts: Sequence[int], rounds: int, seconds: float) -> list[Row]:
+def compare(
+    faces: int, client_counts: Sequence[int], rounds: int, seconds: float, index_device: str = "cpu"
+) -> list[Row]:
     """Load the programs in turn, and return a row for each number of clients."""
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         gallery = write_gallery(folder / ONE, faces, DIM)
         shutil.copytree(folder / ONE, folder / TWO)
-        targets = {ONE: run_target(stack, gallery, folder / ONE)}
+        targets = {ONE: run_target(stack, gallery, folder / ONE, index_device=index_device)}
         probed = json.loads(wait_until_answered(targets[ONE]).body)["m"]
-        targets[TWO] = run_target(stack, gallery, folder / TWO, api_processes="2")
+        targets[TWO] = run_target(stack, gallery, folder / TWO, index_device=index_device, api_processes="2")
         served = stack.enter_context(run_limit_server(gallery, folder, default_cell_count(faces), probed))
         targets[LEAST] = Target(served[0], format_searches(served[0], "/search", gallery), [psutil.Process(served[1])])
         for target in targets.values():
@@ -166,12 +170,13 @@ def main() -> None:
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 16])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4)
+    parser.add_argument("--index-device", choices=["auto", "cpu", "cuda"], default="cpu")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     print("searches a second, ms at p50 and p99, ms of processor time; ratio: median, least, most", flush=True)
     rows: list[Row] = []
     for faces in args.faces:
-        for row in compare(faces, args.clients, args.rounds, args.seconds):
+        for row in compare(faces, args.clients, args.rounds, args.seconds, args.index_device):
             rows.append(row)
             print(json.dumps(row), flush=True)
     if args.json:

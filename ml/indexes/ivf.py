@@ -65,6 +65,8 @@ class IvfIndex(InvertedListIndex):
         cells = min(self.p or default_cell_count(len(rows)), len(rows))
         self._lists = empty_lists(fit_centroids(rows, cells, self.metric, self.seed), self.metric)
         self._sizes = None
+        if self._gpu is not None:
+            self._gpu.drop()
         sample = rows[:: len(rows) // MAX_IMBALANCE_SAMPLES + 1]
         counts = np.bincount(self._lists.quantizer.search(sample, 1)[1][:, 0], minlength=cells)
         self.trained_on, self.trained_imbalance = len(rows), imbalance(counts)
@@ -80,12 +82,27 @@ class IvfIndex(InvertedListIndex):
         """Take the present size as the size the cells were made for, and give back what the lists do not need."""
         super().finish_build()
         self.trained_on = len(self)
+        self._copy_to_gpu()
+
+    def set_state(self, state: dict[str, Any], lists: Any) -> None:
+        """Take over what a snapshot kept. See `InvertedListIndex.set_state`."""
+        super().set_state(state, lists)
+        self._copy_to_gpu()
+
+    def _copy_to_gpu(self) -> None:
+        if self._gpu is not None and self._lists is not None:
+            self._gpu.make(self._lists)
 
     def remove(self, ids: Ids) -> None:
         """Remove these (n,) ids; ids that are not present are ignored."""
         before = len(self)
         super().remove(ids)
-        if self._gpu is not None and len(self) != before:
+        removed = before - len(self)
+        if self._gpu is None or not removed:
+            return
+        if removed == len(ids):
+            self._gpu.skip(np.asarray(ids, np.int64))
+        else:  # FAISS does not say which of them it held
             self._gpu.drop()
 
     def _add(self, ids: Ids, rows: Rows) -> None:
@@ -96,11 +113,11 @@ class IvfIndex(InvertedListIndex):
             self._gpu.add(ids, rows)
 
     def _scan(self, queries: Rows, wanted: int, centroid_distances: Any, cells: Ids, selector: Any) -> Scan:
-        m = cells.shape[1]
-        if self._gpu is None or selector is not None or not self._gpu.can_search(wanted, m):
-            return super()._scan(queries, wanted, centroid_distances, cells, selector)
-        scores, ids = self._gpu.search(self._lists, queries, wanted, m)
-        return self._as_distances(scores), ids
+        if self._gpu is not None and selector is None:
+            found = self._gpu.search(self._lists, queries, wanted, centroid_distances, cells)
+            if found is not None:
+                return self._as_distances(found[0]), found[1]
+        return super()._scan(queries, wanted, centroid_distances, cells, selector)
 
     def state(self) -> dict[str, Any]:
         """Return the attributes that a snapshot keeps."""

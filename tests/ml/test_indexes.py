@@ -310,7 +310,7 @@ def test_an_index_is_built_by_its_name_where_one_is_given() -> None:
 @each_metric
 def test_probing_every_cell_equals_the_flat_index_bit_for_bit(metric: Distance) -> None:
     ids, rows, queries = some_ids(3000, 0), noise(3000, 0), noise(40, 1)
-    flat, ivf = FlatIndex(DIM, metric), IvfIndex(DIM, metric, p=60)
+    flat, ivf = FlatIndex(DIM, metric), IvfIndex(DIM, metric, p=60, device="cpu")
     for index in (flat, ivf):
         index.add(ids, rows)
     exact, whole = flat.search(queries, 20), ivf.search(queries, 20, m=60)
@@ -413,27 +413,6 @@ def test_asking_for_a_gpu_where_there_is_none_says_what_to_do() -> None:
     with pytest.raises(Unavailable, match="extra `gpu`"):
         IvfIndex(DIM, device="cuda")
     assert IvfIndex(DIM, device="auto")._gpu is None
-
-
-@pytest.mark.cuda
-@each_metric
-def test_the_gpu_finds_what_the_cpu_finds_through_adds_and_removals(metric: Distance) -> None:
-    if not (hasattr(faiss, "StandardGpuResources") and faiss.get_num_gpus()):
-        pytest.skip("needs faiss-gpu and a CUDA device")
-    rows, queries = grid_rows(3000, 0, levels=50), grid_rows(30, 1, levels=50)
-    cpu, gpu = (IvfIndex(DIM, metric, p=32, device=device) for device in ("cpu", "cuda"))
-    for index in (cpu, gpu):
-        index.train(rows)
-        index.add(np.arange(2000), rows[:2000])
-        index.search(queries, 10)
-        index.add(np.arange(2000, 3000), rows[2000:])
-        index.remove(np.arange(0, 3000, 7))
-    for m in (4, 32):
-        assert gpu.search(queries, 10, m=m).ids.tolist() == cpu.search(queries, 10, m=m).ids.tolist()
-    allowed = np.arange(0, 3000, 2)
-    assert (
-        gpu.search(queries, 10, allowed=allowed).ids.tolist() == cpu.search(queries, 10, allowed=allowed).ids.tolist()
-    )
 
 
 def test_reranking_finds_nearly_all_that_scoring_everybody_finds() -> None:

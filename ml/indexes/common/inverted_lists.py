@@ -70,6 +70,24 @@ def probe_parameters(m: int) -> Any:
     return faiss.SearchParametersIVF(nprobe=m)
 
 
+def scan_lists(
+    lists: Any, queries: Rows, wanted: int, centroid_distances: NDArray[np.float32], cells: Ids, selector: Any = None
+) -> Scan:
+    """Scan (Q, m) cells for the `wanted` nearest of (Q, d) queries: FAISS's scores and ids, each (Q, wanted).
+
+    Equal scores come in any order; the id is -1 where there are fewer. The lists of a GPU ignore `selector`.
+    """
+    shape = (len(queries), wanted)
+    scores, ids = np.empty(shape, np.float32), np.empty(shape, np.int64)
+    pointers = [faiss.swig_ptr(array) for array in (queries, cells, centroid_distances, scores, ids)]
+    m = cells.shape[1]
+    params = probe_parameters(m) if selector is None else faiss.SearchParametersIVF(nprobe=m, sel=selector)
+    lists.search_preassigned_c(
+        len(queries), pointers[0], wanted, pointers[1], pointers[2], pointers[3], pointers[4], False, params
+    )
+    return scores, ids
+
+
 def are_in_order(distances: NDArray[np.float32], ids: Ids) -> bool:
     """Whether (Q, n) faces are all there, nearest first and no two of a query equally near, as nearly always."""
     return bool((distances[:, 1:] > distances[:, :-1]).all() and (ids[:, -1] >= 0).all())
@@ -216,15 +234,8 @@ class InvertedListIndex(LocalIndex):
         self, queries: Rows, wanted: int, centroid_distances: NDArray[np.float32], cells: Ids, selector: Any
     ) -> Scan:
         """The `wanted` nearest in (Q, m) cells, equal distances in any order; id -1 where there are fewer."""
-        shape = (len(queries), wanted)
-        distances, ids = np.empty(shape, np.float32), np.empty(shape, np.int64)
-        pointers = [faiss.swig_ptr(array) for array in (queries, cells, centroid_distances, distances, ids)]
-        m = cells.shape[1]
-        params = probe_parameters(m) if selector is None else faiss.SearchParametersIVF(nprobe=m, sel=selector)
-        self._lists.search_preassigned_c(
-            len(queries), pointers[0], wanted, pointers[1], pointers[2], pointers[3], pointers[4], False, params
-        )
-        return self._as_distances(distances), ids
+        scores, ids = scan_lists(self._lists, queries, wanted, centroid_distances, cells, selector)
+        return self._as_distances(scores), ids
 
     def _as_distances(self, scores: NDArray[np.float32]) -> NDArray[np.float32]:
         """FAISS's scores as distances: smaller is more alike."""
