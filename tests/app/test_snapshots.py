@@ -15,13 +15,14 @@ import pytest
 from sqlalchemy import delete, func, select, text
 from typer.testing import CliRunner
 
+from app.access import keys
 from app.cli.main import app
 from app.config import Settings
 from app.db.session import close_database, open_database, reading, writing
 from app.db.tables import AuditEntry, Collection, Embedding, Face, Job, JobItem, Key, Label, ModelRecord, Subject, now
 from app.errors import Conflict, Invalid, NotFound
 from app.resources import Resources, open_resources
-from app.snapshots.collection_restore import restore_collection
+from app.snapshots.collection_restore import RestoreOptions, restore_collection
 from app.snapshots.contents import list_unruled_tables
 from app.snapshots.files import SnapshotFile, read_files, write_files
 from app.snapshots.manifest import FILES, MANIFEST, ROWS, SnapshotManifest
@@ -262,6 +263,35 @@ def test_one_collection_of_a_whole_snapshot_is_restored_under_another_name(servi
             assert session.scalar(select(func.count()).select_from(Label)) == 2
 
 
+def test_others_may_write_while_the_rows_of_a_collection_are_restored(service: Service, tmp_path: Path) -> None:
+    enrol_staff(service.client)
+    resources = service.resources
+    if resources.database.dialect.name == "sqlite":
+        pytest.skip("SQLite has one writer at a time")
+    take(resources, tmp_path / "copy", "staff")
+    service.client.put("/v1/collections/others").raise_for_status()
+    added = []
+
+    def add_subject() -> None:
+        with writing(resources.database) as session:
+            session.execute(text("set local lock_timeout = '5s'"))  # what has the same number waits for the other
+            session.add(Subject(collection_id="others", id=f"p{len(added)}", external_id="", created_at=now()))
+        added.append(len(added))
+
+    def write_meanwhile(step: str, done: int, total: int | None) -> None:
+        if step == "rows":
+            add_subject()
+
+    options = RestoreOptions(new_face_ids=True, finish=lambda *_: [add_subject() for _ in range(5)])
+    home = resources.settings.home
+    restore_collection(resources.database, home, tmp_path / "copy", "staff", "again", write_meanwhile, options)
+    for _ in range(20):
+        add_subject()
+    with reading(resources.database) as session:
+        assert session.scalar(select(func.count()).where(Subject.collection_id == "again")) == 2
+    assert len(added) > 25
+
+
 def test_what_would_be_mixed_up_is_refused(service: Service, tmp_path: Path) -> None:
     enrol_staff(service.client)
     resources = service.resources
@@ -389,6 +419,23 @@ def test_a_restore_that_was_killed_can_be_started_again(resources: Resources, tm
     assert count_rows(resources, Face) == 4
     again = CliRunner().invoke(app, [*arguments, "back"], env=env)
     assert (again.exit_code, "exists; delete it" in again.stdout) == (1, True)
+
+
+def test_a_key_that_was_revoked_since_stays_revoked_where_that_is_known(resources: Resources, tmp_path: Path) -> None:
+    with writing(resources.database) as session:
+        (kept, _), (stolen, _), (rotated, _) = (keys.create_key(session, "admin", name) for name in ("a", "b", "c"))
+    take(resources, tmp_path / "copy")
+    with writing(resources.database) as session:
+        keys.revoke_key(session, stolen.id)
+        _, secret = keys.rotate_key(session, rotated.id, 0)
+    restored = restore_service(resources.database, resources.settings.home, tmp_path / "copy", quiet)
+    with reading(resources.database) as session:
+        assert session.get_one(Key, stolen.id).revoked_at is not None
+        assert session.get_one(Key, rotated.id).digest == keys.hash_secret(secret)
+        assert session.get_one(Key, kept.id).revoked_at is None
+    assert restored.working_keys == 0, "all are as they were here"
+    elsewhere = empty_service(tmp_path / "other")
+    assert restore(elsewhere, tmp_path / "copy").working_keys == 3
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
