@@ -1,6 +1,7 @@
 """A snapshot of a running service, restored, gives the same answers; a damaged one is refused."""
 
 import json
+import os
 import shutil
 import sqlite3
 import threading
@@ -25,7 +26,7 @@ from app.resources import Resources, open_resources
 from app.snapshots.collection_restore import RestoreOptions, restore_collection
 from app.snapshots.contents import list_unruled_tables
 from app.snapshots.files import SnapshotFile, read_files, write_files
-from app.snapshots.manifest import FILES, MANIFEST, ROWS, SnapshotManifest
+from app.snapshots.manifest import FILES, MANIFEST, MAX_MANIFEST_BYTES, ROWS, SnapshotManifest
 from app.snapshots.reader import check_snapshot
 from app.snapshots.reservations import RESERVATION, keep_others_out
 from app.snapshots.restore import Restored, restore_files, restore_service
@@ -263,11 +264,44 @@ def test_one_collection_of_a_whole_snapshot_is_restored_under_another_name(servi
             assert session.scalar(select(func.count()).select_from(Label)) == 2
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("file", [ROWS, FILES, MANIFEST])
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_what_is_no_file_is_refused_and_not_read(resources: Resources, tmp_path: Path, file: str, kind: str) -> None:
+    take(resources, folder := tmp_path / "copy")
+    path = folder / file
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/null")  # as /dev/zero, which never ends
+    else:
+        path.mkdir()
+    refusals: list[str] = []
+
+    def check() -> None:
+        with pytest.raises(Invalid) as refused:
+            check_snapshot(folder, quiet)
+        refusals.append(str(refused.value))
+
+    checking = threading.Thread(target=check, daemon=True)  # one that reads a pipe waits for a writer
+    checking.start()
+    checking.join(20)
+    assert f"{file} is no file" in "".join(refusals)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_manifest_of_any_length_is_not_read(resources: Resources, tmp_path: Path) -> None:
+    take(resources, folder := tmp_path / "copy")
+    os.truncate(folder / MANIFEST, MAX_MANIFEST_BYTES + 1)
+    with pytest.raises(Invalid, match="has more than"):
+        check_snapshot(folder, quiet)
+
+
+@pytest.mark.parametrize("lasting_service", ["postgresql"], indirect=True)  # SQLite has one writer at a time
 def test_others_may_write_while_the_rows_of_a_collection_are_restored(service: Service, tmp_path: Path) -> None:
     enrol_staff(service.client)
     resources = service.resources
-    if resources.database.dialect.name == "sqlite":
-        pytest.skip("SQLite has one writer at a time")
     take(resources, tmp_path / "copy", "staff")
     service.client.put("/v1/collections/others").raise_for_status()
     added = []
@@ -282,7 +316,11 @@ def test_others_may_write_while_the_rows_of_a_collection_are_restored(service: S
         if step == "rows":
             add_subject()
 
-    options = RestoreOptions(new_face_ids=True, finish=lambda *_: [add_subject() for _ in range(5)])
+    def write_before_the_commit(*_: object) -> None:
+        for _ in range(5):
+            add_subject()
+
+    options = RestoreOptions(new_face_ids=True, finish=write_before_the_commit)
     home = resources.settings.home
     restore_collection(resources.database, home, tmp_path / "copy", "staff", "again", write_meanwhile, options)
     for _ in range(20):
