@@ -34,6 +34,7 @@ from app.deps.admission.middleware import AdmissionMiddleware
 from app.deps.admission.work import REQUESTS, WAIT_SECONDS
 from app.deps.audit import check_audited
 from app.deps.idempotency.middleware import IdempotencyMiddleware
+from app.deps.problem_response import make_problem_response
 from app.deps.scopes import check_declarations
 from app.deps.server.change_number import ChangeNumberMiddleware
 from app.deps.server.immediate_answers import Steps
@@ -42,7 +43,7 @@ from app.document.api import DocumentedApi
 from app.document.methods import find_methods
 from app.embedding_imports.routes import router as embedding_imports
 from app.erasures.routes import router as erasures
-from app.errors import AppError, Invalid, NotFound, describe_problem
+from app.errors import AppError, Invalid, NotFound
 from app.evaluations.routes import router as evaluations
 from app.examinations.routes import router as examinations
 from app.faces.routes import router as faces
@@ -158,19 +159,18 @@ def create_app(settings: Settings, when_started: Callable[[Engine], object] = la
 
 def answer_problem(request: Request, error: Exception) -> JSONResponse:
     """Answer an error as application/problem+json. An unexpected error is logged, and its text is not shown."""
-    request_id = getattr(request.state, "request_id", "")
     if _is_in_path(error) and request.method not in _list_methods(request):
         error = HTTPException(405)  # `GET .../clusters/12:dismiss` is taken for a cluster whose id is not valid
     if isinstance(error, OSError):
         error = request.state.resources.home.explain(error)
-    body = describe_problem(_to_app_error(error), request_id)
-    if body["status"] == 500:
+    answer = make_problem_response(request.scope, _to_app_error(error))
+    if answer.status_code == 500:
+        request_id = getattr(request.state, "request_id", "")
         template = getattr(request.scope.get("route"), "path", "")  # the path itself may name a person
         log.error("request.failed request_id=%s path=%s", request_id, template, exc_info=error)
-    headers = {"Retry-After": "1"} if body["retryable"] else {}
-    if body["status"] == 405:
-        headers["Allow"] = ", ".join(_list_methods(request))
-    return JSONResponse(body, body["status"], headers, media_type="application/problem+json")
+    if answer.status_code == 405:
+        answer.headers["Allow"] = ", ".join(_list_methods(request))
+    return answer
 
 
 def _is_in_path(error: Exception) -> bool:

@@ -109,7 +109,8 @@ beside keys, as `Authorization: Bearer TOKEN` (`pip install 'likeness[oidc]'`). 
   keeps it here until then. An archive or a file of vectors may go on arriving after that. Keys that a person made stay;
   `likeness keys revoke` revokes them.
 - The issuer's keys are fetched with the first token, kept for five minutes, and fetched again for a token that names
-  another one. While they cannot be fetched, tokens are answered with 503, and keys go on.
+  another one, at most every half minute. They may take five seconds and a megabyte. While they cannot be fetched, or
+  are no keys, tokens whose key is not known are answered with 503, and keys of this service go on.
 
 ## Rate limits
 

@@ -2,30 +2,23 @@
 
 import asyncio
 import hashlib
-import json
 import logging
-import math
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.request import urlopen
 
+from app.access.issuer_keys import IssuerKeys
 from app.config import PREFIX, Settings
 from app.deps.caller import RANK, TOKEN_PREFIX, Caller
-from app.errors import Busy, Forbidden
+from app.errors import Forbidden
 from ml.errors import Unavailable
 
 if TYPE_CHECKING:
-    from jwt import PyJWKClient
+    from jwt import PyJWK
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 """Signatures with a public key. A token signed with a shared secret is never accepted."""
 REQUIRED_CLAIMS = ("exp", "iss", "aud", "sub")
 LEEWAY_SECONDS = 10
-TIMEOUT_SECONDS = 5
-KEY_SET_SECONDS = 300
-RETRY_SECONDS = 2.0
-AWAY = "the issuer of tokens cannot be reached; try again shortly, or send a key"
 MAX_NAME_CHARACTERS = 100
 LAST_SECOND = 253_402_300_799
 """The end of the year 9999, in seconds since 1970."""
@@ -40,11 +33,7 @@ def is_token(secret: str) -> bool:
 
 
 class TokenVerifier:
-    """Verifies tokens by the public keys of the issuer, which are fetched when the first token comes.
-
-    The keys are kept for five minutes, and fetched again, at most every half minute, for a token that names another.
-    Raises Unavailable if the package for it is not installed.
-    """
+    """Verifies tokens by the public keys of the issuer. Raises Unavailable if the package for it is not installed."""
 
     def __init__(self, settings: Settings) -> None:
         try:
@@ -55,25 +44,27 @@ class TokenVerifier:
             ) from None
         self._jwt = jwt
         self.settings = settings
-        self._keys: PyJWKClient | None = None
-        self._away_until = -math.inf
-        self._turn = asyncio.Lock()
+        self.keys = IssuerKeys(settings)
 
     async def find_caller(self, token: str) -> Caller | None:
         """Return the caller that a token states, or None if the token is not valid.
 
-        Tokens are verified one at a time, so that an issuer that does not answer holds up one thread at most.
         Raises Forbidden if it is valid and states no role or, where one is required, no collection; Busy if the keys
         of the issuer cannot be fetched.
         """
-        async with self._turn:
-            if time.monotonic() < self._away_until:
-                raise Busy(AWAY)
-            return await asyncio.to_thread(self._verify, token)
-
-    def _verify(self, token: str) -> Caller | None:
         try:
-            key = self._open_keys().get_signing_key_from_jwt(token)
+            key = await self.keys.find(self._jwt.get_unverified_header(token).get("kid"))
+            if key is None:
+                raise self._jwt.InvalidTokenError("the issuer has no key of this name")
+            claims = await asyncio.to_thread(self._verify, token, key)
+        except self._jwt.PyJWTError as error:
+            log.info("access.token_refused reason=%s", error)
+            return None
+        return self._make_caller(claims)
+
+    def _verify(self, token: str, key: "PyJWK") -> dict[str, Any]:
+        """Return what a token states. Raises PyJWTError."""
+        try:
             claims = self._jwt.decode(
                 token,
                 key,
@@ -83,33 +74,11 @@ class TokenVerifier:
                 leeway=LEEWAY_SECONDS,
                 options={"require": list(REQUIRED_CLAIMS)},
             )
-        except (self._jwt.PyJWKClientConnectionError, OSError, ValueError) as error:
-            log.warning("access.issuer_away error=%s", error)
-            self._away_until = time.monotonic() + RETRY_SECONDS
-            raise Busy(AWAY) from error
-        except self._jwt.PyJWTError as error:
-            log.info("access.token_refused reason=%s", error)
-            return None
+        except (ValueError, RecursionError) as error:
+            raise self._jwt.DecodeError("it cannot be read") from error
         if not claims["sub"]:
-            log.info("access.token_refused reason=%s", "the claim sub is empty")
-            return None
-        return self._make_caller(claims)
-
-    def _open_keys(self) -> "PyJWKClient":
-        if self._keys is None:
-            address = self.settings.oidc_keys_url or self._discover_keys_url()
-            self._keys = self._jwt.PyJWKClient(address, lifespan=KEY_SET_SECONDS, timeout=TIMEOUT_SECONDS)
-        return self._keys
-
-    def _discover_keys_url(self) -> str:
-        """Return `jwks_uri` of the issuer (OpenID Connect Discovery 1.0, section 4). Raises OSError, ValueError."""
-        issuer = self.settings.oidc_issuer
-        address = f"{issuer.rstrip('/')}/.well-known/openid-configuration"
-        with urlopen(address, timeout=TIMEOUT_SECONDS) as answer:  # the address is a setting, with http or https
-            document = json.load(answer)
-        if not isinstance(document, dict) or document.get("issuer") != issuer or "jwks_uri" not in document:
-            raise ValueError(f"{address} does not describe the issuer {issuer}")
-        return str(document["jwks_uri"])
+            raise self._jwt.InvalidTokenError("the claim sub is empty")
+        return dict(claims)
 
     def _make_caller(self, claims: Mapping[str, Any]) -> Caller:
         stated = _as_list(_find_claim(claims, self.settings.oidc_roles_claim))

@@ -56,7 +56,8 @@ def _publish(session: Session) -> None:
         changes = _committed.setdefault(session.get_bind().engine.pool, {})
         if len(changes) > MAX_COLLECTIONS:
             changes.clear()
-        changes.update(raised)
+        for identity, change in raised.items():  # another thread may have committed a later one by now
+            changes[identity] = max(change, changes.get(identity, change))
         collected = _collected.get()
         if collected is not None:
             collected.update(raised)

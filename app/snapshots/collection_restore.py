@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from sqlalchemy import Column, Engine, Table, or_, select, update
+from sqlalchemy import Column, Engine, Table, func, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
 from app.db.session import writing
@@ -28,9 +28,8 @@ from app.snapshots.rows import (
     Row,
     insert_rows,
     list_numbered_tables,
-    raise_sequences,
     read_batches,
-    read_sequences,
+    reserve_numbers,
 )
 from app.storage.blob_store import Blobs
 
@@ -174,9 +173,10 @@ def _insert_collection(
     session: Session, opened: OpenedSnapshot, collection: str, name: str, report: Report, options: RestoreOptions
 ) -> int:
     """Insert the rows of a collection, renumbered, and return the number of its faces."""
-    offsets, created_at = read_sequences(session), find_creation_moment(session, name)
+    created_at = find_creation_moment(session, name)
     count = faces = 0
     with Session(opened.rows) as rows:
+        offsets = _reserve_numbers(session, rows, collection)
         for table, statement in list_selections(rows, collection):
             change = _plan_changes(table, name, created_at, offsets, options)
             for batch in read_batches(rows, statement):
@@ -185,8 +185,24 @@ def _insert_collection(
                 count += len(own)
                 faces += len(own) if table.name == Face.__tablename__ else 0
                 report("rows", count, None)
-    raise_sequences(session, {})
     return faces
+
+
+def _reserve_numbers(session: Session, rows: Session, collection: str) -> dict[str, int]:
+    """Reserve numbers for the rows of a collection. Returns table -> what is added to the numbers of its rows."""
+    numbers: dict[str, list[int]] = {}
+    for table, statement in list_selections(rows, collection):
+        own = statement.subquery()
+        for column in table.columns:
+            if numbered := _find_numbered_table(column):
+                extremes = rows.execute(select(func.min(own.c[column.name]), func.max(own.c[column.name]))).one()
+                numbers.setdefault(numbered, []).extend(number for number in extremes if number is not None)
+    offsets = {}
+    for table in list_numbered_tables():
+        if of_rows := numbers.get(table.name):
+            first = min(of_rows)
+            offsets[table.name] = reserve_numbers(session, table, max(of_rows) - first + 1) + 1 - first
+    return offsets
 
 
 def _keep_refusals(session: Session, source: str, restored: str) -> None:
@@ -209,7 +225,7 @@ def _plan_changes(
     table: Table, name: str, created_at: float, offsets: dict[str, int], options: RestoreOptions
 ) -> Callable[[Row], Row]:
     """Return the function that renumbers and renames a row of this table."""
-    numbered = {column.name: offset for column in table.columns if (offset := _find_offset(column, offsets))}
+    numbered = {c.name: offsets[of] for c in table.columns if (of := _find_numbered_table(c)) in offsets}
     is_collection = table is Collection.__table__
     gets_new_id = options.new_face_ids and table is Face.__table__
 
@@ -226,15 +242,15 @@ def _plan_changes(
     return change
 
 
-def _find_offset(column: Column[Any], offsets: dict[str, int]) -> int:
-    """Return what is added to the numbers in a column, 0 if it holds no numbers of rows."""
-    table = column.table.name
-    if column.primary_key and table in offsets and column is column.table.autoincrement_column:
-        return offsets[table]
-    for other in list_numbered_tables():
+def _find_numbered_table(column: Column[Any]) -> str | None:
+    """Return the name of the table whose rows' numbers are in a column, None if it holds none."""
+    table, numbered = column.table, list_numbered_tables()
+    if table in numbered and column is table.autoincrement_column:
+        return table.name
+    for other in numbered:
         if column.references(other.c.pk):
-            return offsets[other.name]
-    return offsets.get(NUMBERED_ELSEWHERE.get((table, column.name), ""), 0)
+            return other.name
+    return NUMBERED_ELSEWHERE.get((table.name, column.name))
 
 
 def _leave_out_known(session: Session, table: Table, rows: list[Row]) -> list[Row]:

@@ -13,6 +13,8 @@ from ml.files import atomic_write, parse_json
 FORMAT = 1
 MANIFEST, ROWS, FILES = "manifest.json", "rows.sqlite", "files.tar"
 ROWS_NAME = re.compile(r"rows(-[0-9a-f]{32})?\.sqlite")
+MAX_MANIFEST_BYTES = 64 * 2**20
+"""It lists the files that are missing."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class SnapshotManifest:
     def read(cls, folder: Path) -> Self:
         """Raises NotFound if there is no complete snapshot in the folder, Invalid if this version cannot read it."""
         try:
-            fields: dict[str, Any] = parse_json((folder / MANIFEST).read_text())
+            fields: dict[str, Any] = parse_json(_read_text(folder / MANIFEST))
         except FileNotFoundError as error:
             raise NotFound(f"{folder} holds no complete snapshot: {MANIFEST} is missing") from error
         except ValueError as error:
@@ -65,6 +67,8 @@ class SnapshotManifest:
             raise Invalid(f"{folder / MANIFEST} is damaged; use another snapshot") from error
         if not ROWS_NAME.fullmatch(str(manifest.rows_file)):
             raise Invalid(f"{folder / MANIFEST} is damaged: {manifest.rows_file!r} cannot hold rows")
+        for name in (manifest.rows_file, FILES):
+            _check_plain(folder / name)
         return manifest
 
     def describe(self) -> str:
@@ -75,3 +79,19 @@ class SnapshotManifest:
             f"{scope}, {at}: {self.rows.get('faces', 0):,} faces, {sum(self.rows.values()):,} rows, "
             f"{self.files:,} files, {self.bytes / 2**20:,.1f} MiB"
         )
+
+
+def _read_text(path: Path) -> str:
+    """Return the text of a manifest. Raises FileNotFoundError, ValueError, and Invalid if it cannot be a manifest."""
+    _check_plain(path)
+    with path.open("rb") as file:
+        data = file.read(MAX_MANIFEST_BYTES + 1)
+    if len(data) > MAX_MANIFEST_BYTES:
+        raise Invalid(f"{path} has more than {MAX_MANIFEST_BYTES:,} bytes; use another snapshot")
+    return data.decode()
+
+
+def _check_plain(path: Path) -> None:
+    """Raises Invalid for a pipe, a device or a folder: to read one may never end."""
+    if path.exists() and not path.is_file():
+        raise Invalid(f"{path} is no file; use another snapshot")

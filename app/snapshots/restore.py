@@ -1,20 +1,20 @@
 """Restore a snapshot: the whole service into an empty one, or a collection into a running one."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from sqlalchemy import Engine, select, update
+from sqlalchemy import Engine, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.db.session import reading, writing
-from app.db.tables import Collection, Job, now
+from app.db.tables import Collection, Job, Key, now
 from app.errors import Conflict, Invalid
 from app.snapshots.contents import list_selections
 from app.snapshots.files import BLOBS, MODELS, RECOGNISERS
 from app.snapshots.reader import OpenedSnapshot, open_snapshot, refuse_unfit_rows
-from app.snapshots.rows import Report, insert_rows, list_copied_tables, raise_sequences, read_batches
+from app.snapshots.rows import Report, Row, insert_rows, list_copied_tables, raise_sequences, read_batches
 from app.storage.atomic_write import atomic_write_all
 from app.storage.blob_store import Blobs
 from app.storage.model_signatures import open_model_signer, sign_models
@@ -31,18 +31,23 @@ RESTORED_JOB = {
 
 @dataclass(frozen=True)
 class Restored:
-    """What was restored: the number of faces and of files, and how many unfinished jobs were cancelled."""
+    """What was restored: the number of faces and of files, and how many unfinished jobs were cancelled.
+
+    working_keys: how many keys are accepted as they were when the snapshot was taken
+    """
 
     faces: int
     files: int
     cancelled_jobs: int = 0
+    working_keys: int = 0
 
 
 def restore_service(database: Engine, home: Path, folder: Path, report: Report) -> Restored:
     """Restore a snapshot of the whole service into a database without collections.
 
-    All rows of the database are replaced, its keys too. The files are written first, so that an interrupted restore
-    can be repeated. Raises NotFound, Conflict if the database has collections, Invalid, OSError.
+    All rows of the database are replaced, its keys too. A key that the database has as well stays as it is there: it
+    may have been revoked or rotated since the snapshot was taken. The files are written first, so that an interrupted
+    restore can be repeated. Raises NotFound, Conflict if the database has collections, Invalid, OSError.
     """
     with open_snapshot(folder) as opened:
         if opened.manifest.collection is not None:
@@ -56,6 +61,7 @@ def restore_service(database: Engine, home: Path, folder: Path, report: Report) 
             )
         files = restore_files(home, opened.read_files(report), {})
         with writing(database) as session:
+            present = [dict(row._mapping) for row in session.execute(select(Key.__table__))]
             for table in reversed(list_copied_tables()):
                 session.execute(table.delete())
             with refuse_unfit_rows(folder):
@@ -65,7 +71,17 @@ def restore_service(database: Engine, home: Path, folder: Path, report: Report) 
             )  # fmt: skip
             cancelled = len(session.scalars(unfinished.returning(Job.id)).all())
             raise_sequences(session, opened.manifest.sequences)
-        return Restored(faces, files, cancelled)
+            working_keys = _keep_present_keys(session, present)
+        return Restored(faces, files, cancelled, working_keys)
+
+
+def _keep_present_keys(session: Session, present: Sequence[Row]) -> int:
+    """Give restored keys that were there before the restore what they had. Returns how many others are accepted."""
+    ids = [row["id"] for row in present]
+    for row in present:
+        session.execute(update(Key).where(Key.id == row["id"]).values(row))
+    is_working = Key.revoked_at.is_(None), or_(Key.expires_at.is_(None), Key.expires_at > now())
+    return session.scalar(select(func.count()).where(Key.id.not_in(ids), *is_working)) or 0
 
 
 def _insert_all(session: Session, opened: OpenedSnapshot, report: Report) -> int:

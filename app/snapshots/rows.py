@@ -29,6 +29,10 @@ from app.snapshots.contents import NEVER_COPIED
 from ml.files import sync_path
 
 ROWS_PER_BATCH = 2000
+MAX_NUMBERS_MEANWHILE = 100_000
+"""That others may take of a sequence while PostgreSQL carries out the statement that moves it."""
+RESERVATION_LOCK = 0x6C696B65
+"""The advisory lock of PostgreSQL under which numbers are reserved."""
 Row = dict[str, Any]
 Report = Callable[[str, int, int | None], None]
 """Called with the step, how much of it is done, and how much it is in all, None where that is not known."""
@@ -128,6 +132,21 @@ def _read_sequence(session: Session, table: Table) -> int:
         return max(highest, (session.scalar(given, {"name": table.name}) or 0) if has_sequences else 0)
     sequence = session.scalar(select(func.pg_get_serial_sequence(table.name, "pk")))
     return max(highest, session.scalar(text(f"select last_value from {sequence} where is_called")) or 0)
+
+
+def reserve_numbers(session: Session, table: Table, count: int) -> int:
+    """Return the number before the first of `count` numbers in a row, which no other row of the table gets.
+
+    On PostgreSQL, others take numbers meanwhile, also those whose transactions cannot be seen yet. So the sequence is
+    moved beyond the reserved numbers at once: a sequence knows no transaction. One restore at a time reserves.
+    """
+    highest = _read_sequence(session, table)
+    if session.get_bind().dialect.name == "sqlite":
+        return highest  # this transaction is the only writer until its rows are there
+    session.execute(select(func.pg_advisory_xact_lock(RESERVATION_LOCK)))
+    sequence = func.pg_get_serial_sequence(table.name, "pk")
+    last = func.greatest(func.nextval(sequence), highest) + MAX_NUMBERS_MEANWHILE + count
+    return int(session.execute(select(func.setval(sequence, last))).scalar_one()) - count
 
 
 def raise_sequences(session: Session, sequences: dict[str, int]) -> None:

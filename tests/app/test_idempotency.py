@@ -2,6 +2,7 @@
 
 import base64
 import re
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -144,6 +145,35 @@ def let_reservations_end(service: Service) -> None:
     with writing(service.resources.database) as session:
         ended = update(StoredResponse).where(StoredResponse.status.is_(None))
         session.execute(ended.values(created_at=now() - 1_000))
+
+
+def test_a_failed_request_may_be_repeated_once_a_database_that_was_away_is_back(
+    staff: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        kill_between_commit_and_answer(patch)  # the database cannot be written when the request ends
+        missing = staff.post(f"{BASE}/subjects/nobody:merge", json={"into": "ada"}, headers={"Idempotency-Key": "a"})
+        assert missing.status_code == 404
+    until = time.monotonic() + 20
+    while (
+        again := staff.post(f"{BASE}/subjects/nobody:merge", json={"into": "ada"}, headers={"Idempotency-Key": "a"})
+    ).status_code == 409:
+        assert time.monotonic() < until, again.text
+        time.sleep(0.1)
+    assert again.status_code == 404
+
+
+def test_a_request_whose_key_cannot_be_reserved_may_be_repeated_and_says_when(
+    staff: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reserve_nothing(*_: object) -> None:
+        raise Busy("the database is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(idempotency, "_reserve_key", reserve_nothing)
+        refused = imported(staff, "a")
+    assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
+    assert imported(staff, "a").status_code == 202
 
 
 def test_a_request_whose_process_died_after_the_commit_is_not_carried_out_again(

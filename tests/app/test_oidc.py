@@ -1,11 +1,12 @@
 """Access tokens of an OpenID Connect issuer: a real one, with keys of its own, that answers over HTTP."""
 
+import asyncio
 import json
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,10 +20,12 @@ from jwt.algorithms import RSAAlgorithm
 from pydantic import ValidationError
 from sqlalchemy import select
 
+from app.access import issuer_keys
 from app.access.oidc import TokenVerifier, make_token_id
 from app.config import Settings
 from app.db.session import reading
 from app.db.tables import AuditEntry
+from app.errors import Busy
 from app.resources import Resources, open_resources
 from ml.errors import Unavailable
 from tests.databases import migrate
@@ -35,12 +38,17 @@ SUBJECT = "4f1c-anna"
 
 @dataclass
 class Issuer:
-    """Signs tokens, and serves its discovery document and public keys. `fetches` counts the requests for keys."""
+    """Signs tokens, and serves its discovery document and public keys. `fetches` counts the requests for keys.
+
+    published: in place of its keys; hangs: whether it sends a byte of them now and then, and never ends
+    """
 
     url: str = ""
     keys: dict[str, rsa.RSAPrivateKey] = field(default_factory=dict)
     fetches: int = 0
     is_away: bool = False
+    published: bytes | None = None
+    hangs: threading.Event = field(default_factory=threading.Event)
 
     def add_key(self, name: str) -> None:
         self.keys[name] = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -69,7 +77,13 @@ def issuer() -> Iterator[Issuer]:
             answer = issuer.answer(self.path)
             self.send_response(200 if answer else 500)
             self.end_headers()
-            self.wfile.write(json.dumps(answer).encode())
+            is_document = answer is not None and "issuer" in answer
+            with suppress(OSError):  # the service has hung up
+                while issuer.hangs.is_set():
+                    self.wfile.write(b" ")
+                    time.sleep(0.1)
+                published = None if is_document else issuer.published
+                self.wfile.write(json.dumps(answer).encode() if published is None else published)
 
         def log_message(self, *_: object) -> None:
             pass
@@ -206,6 +220,59 @@ def test_a_new_key_of_the_issuer_is_fetched(issuer: Issuer, tmp_path: Path) -> N
         fetches = issuer.fetches
         assert all(send(client, issuer.sign("likeness-reader", jti=i)).status_code == 200 for i in "abc")
         assert issuer.fetches == fetches
+
+
+@pytest.mark.parametrize(
+    "published",
+    [
+        b"<html>",
+        b"[]",
+        b'{"keys": []}',
+        b'{"keys": null}',
+        b'{"error": "try again"}',
+        b"[" * 200_000,
+        b'{"keys": [{"kty": "oct", "k": "c2VjcmV0", "kid": "k1", "alg": "HS256"}]}',
+        b" " * 2**21 + b'{"keys": []}',
+    ],
+    ids=lambda published: str(published[:12]),
+)
+def test_an_issuer_that_answers_something_else_counts_as_away(
+    issuer: Issuer, tmp_path: Path, published: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No right token is answered like a wrong key, of which an address may send only so many."""
+    verifier = TokenVerifier(Settings(home=tmp_path, oidc_issuer=issuer.url, oidc_audience=AUDIENCE))
+    issuer.published = published
+    try:
+        with pytest.raises(Busy, match="cannot be reached"):
+            asyncio.run(verifier.find_caller(issuer.sign("likeness-reader")))
+    finally:
+        issuer.published = None
+    assert "access.issuer_away" in caplog.text
+
+
+def test_an_issuer_that_hangs_holds_up_no_token_whose_key_is_known(
+    issuer: Issuer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(issuer_keys, "FETCH_SECONDS", 0.5)
+    monkeypatch.setattr(issuer_keys, "NEW_KEY_SECONDS", 0.0)
+    verifier = TokenVerifier(Settings(home=tmp_path, oidc_issuer=issuer.url, oidc_audience=AUDIENCE))
+    stranger = Issuer(issuer.url)
+    stranger.add_key("unknown")
+
+    async def ask() -> None:
+        assert await verifier.find_caller(issuer.sign("likeness-reader")) is not None
+        issuer.hangs.set()
+        forged = asyncio.create_task(verifier.find_caller(stranger.sign("likeness-admin", by="unknown")))
+        await asyncio.sleep(0.1)
+        known = asyncio.wait_for(verifier.find_caller(issuer.sign("likeness-reader")), 0.3)
+        assert await known is not None, "it waits for the keys that a stranger's token names"
+        with pytest.raises(Busy):
+            await asyncio.wait_for(forged, 20)
+
+    try:
+        asyncio.run(ask())
+    finally:
+        issuer.hangs.clear()
 
 
 def test_what_a_token_does_is_audited_under_its_subject(world: World, issuer: Issuer) -> None:

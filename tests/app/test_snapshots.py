@@ -1,6 +1,7 @@
 """A snapshot of a running service, restored, gives the same answers; a damaged one is refused."""
 
 import json
+import os
 import shutil
 import sqlite3
 import threading
@@ -15,16 +16,17 @@ import pytest
 from sqlalchemy import delete, func, select, text
 from typer.testing import CliRunner
 
+from app.access import keys
 from app.cli.main import app
 from app.config import Settings
 from app.db.session import close_database, open_database, reading, writing
 from app.db.tables import AuditEntry, Collection, Embedding, Face, Job, JobItem, Key, Label, ModelRecord, Subject, now
 from app.errors import Conflict, Invalid, NotFound
 from app.resources import Resources, open_resources
-from app.snapshots.collection_restore import restore_collection
+from app.snapshots.collection_restore import RestoreOptions, restore_collection
 from app.snapshots.contents import list_unruled_tables
 from app.snapshots.files import SnapshotFile, read_files, write_files
-from app.snapshots.manifest import FILES, MANIFEST, ROWS, SnapshotManifest
+from app.snapshots.manifest import FILES, MANIFEST, MAX_MANIFEST_BYTES, ROWS, SnapshotManifest
 from app.snapshots.reader import check_snapshot
 from app.snapshots.reservations import RESERVATION, keep_others_out
 from app.snapshots.restore import Restored, restore_files, restore_service
@@ -262,6 +264,72 @@ def test_one_collection_of_a_whole_snapshot_is_restored_under_another_name(servi
             assert session.scalar(select(func.count()).select_from(Label)) == 2
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("file", [ROWS, FILES, MANIFEST])
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_what_is_no_file_is_refused_and_not_read(resources: Resources, tmp_path: Path, file: str, kind: str) -> None:
+    take(resources, folder := tmp_path / "copy")
+    path = folder / file
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/null")  # as /dev/zero, which never ends
+    else:
+        path.mkdir()
+    refusals: list[str] = []
+
+    def check() -> None:
+        with pytest.raises(Invalid) as refused:
+            check_snapshot(folder, quiet)
+        refusals.append(str(refused.value))
+
+    checking = threading.Thread(target=check, daemon=True)  # one that reads a pipe waits for a writer
+    checking.start()
+    checking.join(20)
+    assert f"{file} is no file" in "".join(refusals)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_manifest_of_any_length_is_not_read(resources: Resources, tmp_path: Path) -> None:
+    take(resources, folder := tmp_path / "copy")
+    os.truncate(folder / MANIFEST, MAX_MANIFEST_BYTES + 1)
+    with pytest.raises(Invalid, match="has more than"):
+        check_snapshot(folder, quiet)
+
+
+@pytest.mark.parametrize("lasting_service", ["postgresql"], indirect=True)  # SQLite has one writer at a time
+def test_others_may_write_while_the_rows_of_a_collection_are_restored(service: Service, tmp_path: Path) -> None:
+    enrol_staff(service.client)
+    resources = service.resources
+    take(resources, tmp_path / "copy", "staff")
+    service.client.put("/v1/collections/others").raise_for_status()
+    added = []
+
+    def add_subject() -> None:
+        with writing(resources.database) as session:
+            session.execute(text("set local lock_timeout = '5s'"))  # what has the same number waits for the other
+            session.add(Subject(collection_id="others", id=f"p{len(added)}", external_id="", created_at=now()))
+        added.append(len(added))
+
+    def write_meanwhile(step: str, done: int, total: int | None) -> None:
+        if step == "rows":
+            add_subject()
+
+    def write_before_the_commit(*_: object) -> None:
+        for _ in range(5):
+            add_subject()
+
+    options = RestoreOptions(new_face_ids=True, finish=write_before_the_commit)
+    home = resources.settings.home
+    restore_collection(resources.database, home, tmp_path / "copy", "staff", "again", write_meanwhile, options)
+    for _ in range(20):
+        add_subject()
+    with reading(resources.database) as session:
+        assert session.scalar(select(func.count()).where(Subject.collection_id == "again")) == 2
+    assert len(added) > 25
+
+
 def test_what_would_be_mixed_up_is_refused(service: Service, tmp_path: Path) -> None:
     enrol_staff(service.client)
     resources = service.resources
@@ -389,6 +457,23 @@ def test_a_restore_that_was_killed_can_be_started_again(resources: Resources, tm
     assert count_rows(resources, Face) == 4
     again = CliRunner().invoke(app, [*arguments, "back"], env=env)
     assert (again.exit_code, "exists; delete it" in again.stdout) == (1, True)
+
+
+def test_a_key_that_was_revoked_since_stays_revoked_where_that_is_known(resources: Resources, tmp_path: Path) -> None:
+    with writing(resources.database) as session:
+        (kept, _), (stolen, _), (rotated, _) = (keys.create_key(session, "admin", name) for name in ("a", "b", "c"))
+    take(resources, tmp_path / "copy")
+    with writing(resources.database) as session:
+        keys.revoke_key(session, stolen.id)
+        _, secret = keys.rotate_key(session, rotated.id, 0)
+    restored = restore_service(resources.database, resources.settings.home, tmp_path / "copy", quiet)
+    with reading(resources.database) as session:
+        assert session.get_one(Key, stolen.id).revoked_at is not None
+        assert session.get_one(Key, rotated.id).digest == keys.hash_secret(secret)
+        assert session.get_one(Key, kept.id).revoked_at is None
+    assert restored.working_keys == 0, "all are as they were here"
+    elsewhere = empty_service(tmp_path / "other")
+    assert restore(elsewhere, tmp_path / "copy").working_keys == 3
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

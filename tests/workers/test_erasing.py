@@ -221,6 +221,26 @@ def test_an_erasure_waits_for_a_job_that_had_read_the_faces(staff: Resources) ->
     assert (row.contents["removed"]["reports"], row.targets) == (1, {})
 
 
+def test_an_erasure_that_waits_for_a_long_job_holds_up_none_of_another_collection(staff: Resources) -> None:
+    with writing(staff.database) as session:
+        job = jobs.enqueue(session, ExamineGallery(collection="staff"))
+        job.state, job.started_at, job.worker = "running", now(), "another"
+        job.lease_until = now() + 600
+    waiting = erase_subject(staff)
+    started = time.monotonic()
+    work_until(staff, lambda: time.monotonic() - started > 3)
+    with writing(staff.database) as session:
+        collection(session, "others")
+        session.add(Subject(collection_id="others", id="p"))
+        session.flush()
+        locked = pointers.lock_collection(session, "others")
+        erasure = subjects.erase_subject(session, locked, subjects.get_subject(session, "others", "p")).erasure
+        of_waiting = Job.body["erasure"].as_string() == waiting
+        session.execute(update(Job).where(of_waiting).values(not_before=now() + 300))  # as after a long wait
+    work_until(staff, lambda: read_state(staff, erasure) == "final")
+    assert read_state(staff, waiting) == "pending"
+
+
 def test_the_folder_of_an_erased_person_goes_from_faces_that_were_given_to_others(staff: Resources) -> None:
     """An import takes the subject from the folder, and the path stays when somebody says that it is another person."""
     with writing(staff.database) as session:

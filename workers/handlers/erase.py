@@ -10,6 +10,7 @@ from app.galleries.erasures import FINAL, PENDING
 from app.queue.messages import Erase
 from workers.cleanup.stored_files import remove_collection_files, remove_late_files, remove_photo_files
 from workers.context import JobContext, Later
+from workers.erasing.blockers import find_blocker
 from workers.erasing.collection_rows import delete_rows
 from workers.erasing.completion import complete_erasures
 from workers.erasing.erased_files import remove_erased_files
@@ -46,6 +47,8 @@ def _erase(erasure_id: str, context: JobContext) -> int:
         complete_erasures(context)
         _hasten_oldest(context)
         erasure = _read(context, erasure_id)
+    elif erasure.state != FINAL and _can_go_on(context, erasure_id):
+        _hasten_oldest(context)
     if erasure is None or erasure.state != FINAL:
         waited = now() - erasure.requested_at if erasure else 0.0
         raise Later(min(MAX_RETRY_SECONDS, max(MIN_RETRY_SECONDS, RETRY_SHARE * waited)))
@@ -61,8 +64,20 @@ def _is_oldest(context: JobContext, erasure_id: str) -> bool:
         return session.scalar(select(func.min(Erasure.id)).where(Erasure.state != FINAL)) == erasure_id
 
 
+def _can_go_on(context: JobContext, erasure_id: str) -> bool:
+    """Whether an erasure waits for nothing but the job of the oldest, which may wait for a long job of its collection.
+
+    One that waits otherwise is to be scrubbed once at its beginning.
+    """
+    with reading(context.resources.database) as session:
+        erasure = session.get_one(Erasure, erasure_id)
+        if erasure.state != PENDING or "counts" not in erasure.targets:
+            return True
+        return find_blocker(session, erasure, context.resources.audit).name is None
+
+
 def _hasten_oldest(context: JobContext) -> None:
-    """Have the job of the oldest erasure that waits run soon: it completes those that were too many for this one."""
+    """Have the job of the oldest erasure that waits run soon: it completes the others too."""
     with writing(context.resources.database) as session:
         oldest = session.scalar(select(func.min(Erasure.id)).where(Erasure.state != FINAL))
         waiting = (Job.kind == Erase.kind, Job.state == "queued", Job.body["erasure"].as_string() == oldest)

@@ -106,6 +106,12 @@ def restore(
     )
     if restored.cancelled_jobs:
         console.print(f"{restored.cancelled_jobs} jobs had not ended when the snapshot was taken; start them again")
+    if restored.working_keys:
+        console.print(
+            f"{restored.working_keys} keys are accepted as when the snapshot was taken: revoke again those that were "
+            "revoked or rotated since (likeness keys list, likeness keys revoke)",
+            soft_wrap=True,
+        )
 
 
 def _record(database: Engine, settings: Settings, action: str, collection: str | None) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 
-from fastapi.responses import JSONResponse
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -10,7 +9,8 @@ from app.deps.admission.clients import Ticket
 from app.deps.admission.gate import AdmissionGate
 from app.deps.admission.work import Work, classify_work
 from app.deps.caller import Caller
-from app.errors import Busy, describe_problem
+from app.deps.problem_response import make_problem_response
+from app.errors import Busy
 
 MAX_UNCHECKED_BYTES = 65_536
 """A body of at most so many bytes is read before its request is refused, so that the connection can stay open."""
@@ -44,9 +44,7 @@ class AdmissionMiddleware:
             request.leave()
         if request.refusal is not None and not request.is_answered:
             await asyncio.sleep(self.gate.find_refusal_delay(client))
-            body = describe_problem(request.refusal, scope["state"].get("request_id", ""))
-            answer = JSONResponse(body, body["status"], {"Retry-After": "1"}, media_type="application/problem+json")
-            await answer(scope, receive, send)
+            await make_problem_response(scope, request.refusal)(scope, receive, send)
 
 
 class _AdmittedRequest:

@@ -6,7 +6,8 @@ consent or were deleted since. A route declares that by `READ` in its `openapi_e
 The key is stored as a keyed hash: it may hold a name. Only 2xx answers are stored; a request that failed may be
 repeated with its key. An answer is stored with the changes of its request, in one transaction, and once more, with all
 its headers, before it is sent. If the process is killed before the commit, the key is free at once. It stays reserved
-for five minutes if the process lives, or has ended by itself. A request that takes longer, or seems to because the
+for five minutes if the process lives, or has ended by itself. If the database could not be written when the request
+ended, the answer is stored, or the key freed, once it can be. A request that takes longer, or seems to because the
 clock goes forward, is refused at its commit if a repeat has taken the key. A photo is enrolled in a transaction of its
 own: its repeat returns the same faces. An archive or a file of vectors that is streamed to disk is compared by its
 length only.
@@ -21,11 +22,10 @@ field of the secret as `x-secret` in its `openapi_extra`.
 import hashlib
 import json
 import re
-from contextlib import suppress
 from typing import Any
 
 from anyio.to_thread import run_sync
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 from starlette.datastructures import Headers
@@ -33,8 +33,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.db.session import writing
 from app.db.tables import ERASED_STATUS, RESERVATION_SECONDS, Collection, StoredResponse, now
+from app.deps.idempotency.late_answers import LateAnswers
 from app.deps.idempotency.stored_answers import MAX_STORED_BYTES, RESERVED, ReservedAnswer, make_in_progress_error
-from app.errors import AppError, Busy, Conflict, Invalid, describe_problem
+from app.deps.problem_response import make_problem_response
+from app.errors import AppError, Busy, Conflict, Invalid
 from app.resources import Resources
 from app.storage.audit_log.spool import was_killed
 
@@ -48,6 +50,7 @@ class IdempotencyMiddleware:
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
+        self._late = LateAnswers(lambda *late: _store_response(*late))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         key = Headers(scope=scope).get("idempotency-key") if scope["type"] == "http" else None
@@ -57,6 +60,7 @@ class IdempotencyMiddleware:
             return
         resources: Resources = scope["state"]["resources"]
         secret_field: str | None = scope["state"].get("secret_field")
+        reserved: ReservedAnswer | None = None
         try:
             key_hash = _hash_key(resources, caller.key_id, key)
             fingerprint, receive = await _compute_fingerprint(scope, receive)
@@ -71,15 +75,15 @@ class IdempotencyMiddleware:
             )
             earlier = await run_sync(_reserve_key, resources, reservation, secret_field)
         except AppError as error:
-            body = describe_problem(error, scope["state"].get("request_id", ""))
-            refusal = JSONResponse(body, error.status, media_type="application/problem+json")
-            await refusal(scope, receive, send)
+            if isinstance(error, Busy) and reserved is not None:
+                self._late.add(resources, reserved, None)  # the connection may have been lost after the commit
+            await make_problem_response(scope, error)(scope, receive, send)
             return
         if earlier is not None:
             await earlier(scope, receive, send)
             return
         scope["state"][RESERVED] = reserved
-        recorder = _ResponseRecorder(resources, reserved, send)
+        recorder = _ResponseRecorder(resources, reserved, self._late, send)
         try:
             await self.app(scope, receive, recorder.send)
         finally:
@@ -89,8 +93,8 @@ class IdempotencyMiddleware:
 class _ResponseRecorder:
     """Stores the answer before its last part is sent, so that a client that received it can receive it again."""
 
-    def __init__(self, resources: Resources, reserved: ReservedAnswer, send: Send) -> None:
-        self.resources, self.reserved, self._send = resources, reserved, send
+    def __init__(self, resources: Resources, reserved: ReservedAnswer, late: LateAnswers, send: Send) -> None:
+        self.resources, self.reserved, self.late, self._send = resources, reserved, late, send
         self.status, self.headers, self.body = 0, Headers(), b""
         self.is_closed = False
 
@@ -108,8 +112,10 @@ class _ResponseRecorder:
         if not self.is_closed:
             self.is_closed = True
             values = self.reserved.make_values(self.status, self.headers, self.body)
-            with suppress(Busy):  # what was stored with the changes stays, or the key stays reserved
+            try:
                 await run_sync(_store_response, self.resources, self.reserved, values)
+            except Busy:  # what was stored with the changes stays, or the key stays reserved until then
+                self.late.add(self.resources, self.reserved, values)
 
 
 def _hash_key(resources: Resources, caller: str, key: str) -> str:

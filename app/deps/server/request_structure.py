@@ -10,12 +10,12 @@ from urllib.parse import unquote_to_bytes
 
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
-from fastapi.responses import JSONResponse
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.deps.problem_response import make_problem_response
 from app.deps.server.json_limits import DEFAULT_LIMITS, JsonLimits, check_json, is_surely_accepted
-from app.errors import Invalid, describe_problem
+from app.errors import Invalid
 
 MAX_QUERY_PARAMETERS = 100
 CHECKS = CapacityLimiter(1)
@@ -49,9 +49,7 @@ class RequestStructureMiddleware:
             if _takes_json(scope, requirements):
                 receive = await self._check_body(receive, requirements)
         except Invalid as error:
-            problem = describe_problem(error, scope["state"].get("request_id", ""))
-            refusal = JSONResponse(problem, error.status, media_type="application/problem+json")
-            await refusal(scope, receive, send)
+            await make_problem_response(scope, error)(scope, receive, send)
             return
         await self.app(scope, receive, send)
 
