@@ -25,6 +25,7 @@ from app.db.session import writing
 from app.resources import Resources, open_resources
 from app.storage.model_cache import ensure_lbp_model
 from app.threads import get_threads, set_threads
+from tests.compiled_statements import share_compiled_statements
 from tests.databases import address, administer, execute, migrate, migrated_database
 from tests.service import Service, link_notifiers, run_service
 
@@ -53,6 +54,7 @@ gc.disable()  # until the tests are collected: what modules define stays
 
 THREADS = int(os.environ.get("TEST_THREADS", "1"))
 set_threads(THREADS)
+share_compiled_statements()
 
 
 @pytest.fixture(autouse=True)
