@@ -17,7 +17,13 @@ from app.config import Settings
 from app.db.session import writing
 from app.deps.admission.work import REQUESTS, WAIT_SECONDS
 from app.deps.caller import Caller
-from app.deps.server.immediate_answers import MAX_ARRIVAL_SECONDS, ImmediateAnswersMiddleware, ReadRequest, _Received
+from app.deps.server.immediate_answers import (
+    MAX_ARRIVAL_SECONDS,
+    SINGLE_BATCHES,
+    ImmediateAnswersMiddleware,
+    ReadRequest,
+    _Received,
+)
 from app.document.api import DocumentedApi
 from app.main import create_app
 from app.resources import Resources
@@ -305,12 +311,45 @@ def test_requests_that_come_together_are_answered_as_alone(
                 "the first is answered where it is read, before it is known that others came"
             )
             assert api.passed_on == passed_on + 1, "only the vector of another length"
-            await api.ask(api.app, *asked[0])
-            assert sizes[4:] == [1]
+            for _ in range(SINGLE_BATCHES):
+                assert api.entrance._come_together
+                await api.ask(api.app, *asked[0])
+            assert sizes[4:] == [1] * SINGLE_BATCHES
             assert not api.entrance._come_together
             alone = [await api.ask(api.chain, *one) for one in asked]
             assert [answered[:3] for answered in together] == [answered[:3] for answered in alone]
             assert len(api.entries) >= 2 * len(asked) + 1
+
+    run(test)
+
+
+def test_requests_that_are_read_in_turn_after_turn_come_together(gallery: GalleryWriter) -> None:
+    resources = gallery.resources
+    with writing(resources.database) as session:
+        secret = keys.create_key(session, "reader", "a")[1]
+
+    async def test() -> None:
+        async with open_api(resources.settings) as api:
+            await wait_until_answered(api, secret)
+            sizes = list[int]()
+            answer = api.entrance.route.answer
+
+            def note_size(requests: Any) -> Any:
+                sizes.append(len(requests))
+                return answer(requests)
+
+            async def ask_after(turns: int) -> int:
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                status, *_ = await api.ask(api.app, make_request(secret), [RIGHT])
+                return int(status)
+
+            api.entrance.route = api.entrance.route._replace(answer=note_size)
+            await asyncio.sleep(0)  # the turn of the last search ends
+            api.entrance._come_together = True
+            statuses = await asyncio.gather(*(ask_after(turns) for turns in range(22)))
+            assert set(statuses) == {200}
+            assert sizes == [16, 6]
 
     run(test)
 
