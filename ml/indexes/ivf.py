@@ -114,9 +114,9 @@ class IvfIndex(InvertedListIndex):
 
     def _scan(self, queries: Rows, wanted: int, centroid_distances: Any, cells: Ids, selector: Any) -> Scan:
         if self._gpu is not None and selector is None:
-            found = self._gpu.search(self._lists, queries, wanted, centroid_distances, cells)
-            if found is not None:
-                return self._as_distances(found[0]), found[1]
+            scan = self._gpu.search(self._lists, queries, wanted, centroid_distances, cells)
+            if scan is not None:
+                return self._as_distances(scan[0]), scan[1]
         return super()._scan(queries, wanted, centroid_distances, cells, selector)
 
     def state(self) -> dict[str, Any]:
