@@ -164,6 +164,19 @@ async def wait_until_answered(api: Api, secret: str) -> None:
     raise AssertionError("no search was answered at once")
 
 
+def note_batch_sizes(api: Api) -> list[int]:
+    """Return a list to which each batch adds the number of its requests."""
+    sizes = list[int]()
+    answer = api.entrance.route.answer
+
+    def note_size(requests: Any) -> Any:
+        sizes.append(len(requests))
+        return answer(requests)
+
+    api.entrance.route = api.entrance.route._replace(answer=note_size)
+    return sizes
+
+
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(asyncio.wait_for(test(), 240))
 
@@ -293,14 +306,7 @@ def test_requests_that_come_together_are_answered_as_alone(
     async def test() -> None:
         async with open_api(resources.settings) as api:
             await wait_until_answered(api, secret)
-            sizes = list[int]()
-            answer = api.entrance.route.answer
-
-            def note_size(requests: Any) -> Any:
-                sizes.append(len(requests))
-                return answer(requests)
-
-            api.entrance.route = api.entrance.route._replace(answer=note_size)
+            sizes = note_batch_sizes(api)
             asked = [
                 (make_request(secret, query_string=queries[i % len(queries)], body=body), [body])
                 for i, body in enumerate(bodies)
@@ -331,12 +337,6 @@ def test_requests_that_are_read_in_turn_after_turn_come_together(gallery: Galler
     async def test() -> None:
         async with open_api(resources.settings) as api:
             await wait_until_answered(api, secret)
-            sizes = list[int]()
-            answer = api.entrance.route.answer
-
-            def note_size(requests: Any) -> Any:
-                sizes.append(len(requests))
-                return answer(requests)
 
             async def ask_after(turns: int) -> int:
                 for _ in range(turns):
@@ -344,7 +344,7 @@ def test_requests_that_are_read_in_turn_after_turn_come_together(gallery: Galler
                 status, *_ = await api.ask(api.app, make_request(secret), [RIGHT])
                 return int(status)
 
-            api.entrance.route = api.entrance.route._replace(answer=note_size)
+            sizes = note_batch_sizes(api)
             await asyncio.sleep(0)  # the turn of the last search ends
             api.entrance._come_together = True
             statuses = await asyncio.gather(*(ask_after(turns) for turns in range(22)))

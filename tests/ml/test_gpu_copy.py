@@ -171,6 +171,7 @@ def test_an_index_is_on_the_gpu_before_its_first_search(copies: Copies, tmp_path
     rows = grid_rows(3000, 0)
     index = build(np.arange(3000), rows, p=32, device="cuda")
     index.finish_build()
+    index.finish_build()
     assert copies.made == 1
     restored = load(tmp_path / "index", index.save(tmp_path / "index"), device="cuda")
     assert copies.made == 2

@@ -176,6 +176,15 @@ def erase_subject(resources: Resources, subject_id: str = "s0") -> str:
         return subjects.erase_subject(session, locked, subjects.get_subject(session, "staff", subject_id)).erasure
 
 
+def run_examination(resources: Resources) -> str:
+    """Have another worker run a long job that has read the faces of staff, and return its id."""
+    with writing(resources.database) as session:
+        job = jobs.enqueue(session, ExamineGallery(collection="staff"))
+        job.state, job.started_at, job.worker = "running", now(), "another"
+        job.lease_until = now() + 600
+        return job.id
+
+
 def read_state(resources: Resources, erasure: str) -> str:
     with reading(resources.database) as session:
         return session.get_one(Erasure, erasure).state
@@ -199,10 +208,7 @@ def test_the_job_of_an_erasure_cannot_be_cancelled(staff: Resources) -> None:
 
 
 def test_an_erasure_waits_for_a_job_that_had_read_the_faces(staff: Resources) -> None:
-    with writing(staff.database) as session:
-        job = jobs.enqueue(session, ExamineGallery(collection="staff"))
-        job.state, job.started_at, job.worker = "running", now(), "another"
-        job.lease_until = now() + 600
+    job_id = run_examination(staff)
     erasure = erase_subject(staff)
     with reading(staff.database) as session:
         face = session.get_one(Erasure, erasure).targets["faces"][0]
@@ -211,10 +217,10 @@ def test_an_erasure_waits_for_a_job_that_had_read_the_faces(staff: Resources) ->
     assert read_state(staff, erasure) == "pending"
     finding = {"kind": "duplicate", "subjects": ["s1", "s0"], "faces": [face], "advice": "merge 's0' into 's1'"}
     with writing(staff.database) as session:
-        jobs.end(session, job.id, "succeeded", result={"findings": [finding], "task": "s0"})
+        jobs.end(session, job_id, "succeeded", result={"findings": [finding], "task": "s0"})
     work_until(staff, lambda: read_state(staff, erasure) == "final")
     with reading(staff.database) as session:
-        result = session.get_one(Job, job.id).result
+        result = session.get_one(Job, job_id).result
         row = session.get_one(Erasure, erasure)
     scrubbed = {"kind": "duplicate", "subjects": ["s1", "(erased)"], "faces": ["(erased)"], "advice": "(erased)"}
     assert result == {"findings": [scrubbed], "task": "s0"}
@@ -222,10 +228,7 @@ def test_an_erasure_waits_for_a_job_that_had_read_the_faces(staff: Resources) ->
 
 
 def test_an_erasure_that_waits_for_a_long_job_holds_up_none_of_another_collection(staff: Resources) -> None:
-    with writing(staff.database) as session:
-        job = jobs.enqueue(session, ExamineGallery(collection="staff"))
-        job.state, job.started_at, job.worker = "running", now(), "another"
-        job.lease_until = now() + 600
+    run_examination(staff)
     waiting = erase_subject(staff)
     started = time.monotonic()
     work_until(staff, lambda: time.monotonic() - started > 3)

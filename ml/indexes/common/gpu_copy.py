@@ -82,9 +82,10 @@ class GpuCopy:
         self._relabelled: list[int] = []  # ids by their new labels, from FIRST_NEW_LABEL up
 
     def make(self, lists: Any) -> None:
-        """Copy the lists now, so that no search waits for it."""
+        """Copy the lists now unless there is a copy, so that no search waits for it."""
         with self._gpu.lock:
-            self._make(lists)
+            if self._copy is None:
+                self._make(lists)
 
     def drop(self) -> None:
         """Delete the copy; the next search makes a new one."""
