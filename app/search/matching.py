@@ -116,6 +116,7 @@ def _compute_person_distances(
     to_templates = _compute_template_distances(criteria.first, queries, shortlists, templates)
     distances, people = candidates.distances, candidates.people
     distractors = {people[offset] for offset in candidates.faces.distractors}
+    crowds = criteria.first.deployment.constraints.crowds
     computed = []
     for shortlist, of_query in zip(shortlists, candidates.queries, strict=True):
         nearest = [distances[of_query.offsets_of[person][0]] for person in shortlist]
@@ -124,7 +125,8 @@ def _compute_person_distances(
             for person, distance in zip(shortlist, nearest, strict=True)
         ]
         are_rivals = [not person % 2 or person in distractors for person in shortlist]
-        person_distances = rule.compute_person_distances(nearest, template, are_rivals)
+        may_lead = [person not in crowds for person in shortlist]
+        person_distances = rule.compute_person_distances(nearest, template, are_rivals, may_lead)
         computed.append(dict(zip(shortlist, person_distances, strict=True)))
     return computed
 

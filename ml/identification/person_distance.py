@@ -59,12 +59,17 @@ class DecisionRule:
         return result
 
     def compute_person_distances(
-        self, nearest: Sequence[float], template: Sequence[float], are_rivals: Sequence[bool]
+        self,
+        nearest: Sequence[float],
+        template: Sequence[float],
+        are_rivals: Sequence[bool],
+        may_lead: Sequence[bool],
     ) -> list[float]:
         """Compute the person distances of one search, bit for bit as `base_distances` and `person_distances` do.
 
         For the few people of a shortlist, arrays would take three times as long.
-        nearest, template: distances of each person; are_rivals: see `person_distances`
+        nearest, template: distances of each person; are_rivals: see `person_distances`; may_lead: False for those whose
+            lead is 0 if they are the first
         """
         own, common, weight = 1 - self.template_weight, self.template_weight, self.margin_weight
         base = [own * a + common * b for a, b in zip(nearest, template, strict=True)]
@@ -74,9 +79,9 @@ class DecisionRule:
         first, nearest_rival = rivals[0]
         second = rivals[1][0] if len(rivals) > 1 else None
         return [
-            distance if lead is None else distance - weight * (lead - distance)
+            distance if next_best is None else distance - weight * (next_best - distance)
             for position, distance in enumerate(base)
-            for lead in (second if position == nearest_rival else first,)
+            for next_best in (first if position != nearest_rival else second if may_lead[position] else None,)
         ]
 
     def to_dict(self) -> dict[str, Any]:

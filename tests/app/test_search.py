@@ -383,6 +383,23 @@ def add_label(resources: Resources, gallery: GalleryWriter, first: int, second: 
     resources.notifier.notify("changes")
 
 
+def test_labels_that_join_almost_everybody_name_no_strangers(
+    api: Api, gallery: GalleryWriter, lasting: Resources
+) -> None:
+    calibrate(api, gallery, measured(gallery))
+    draw = np.random.default_rng(7)
+    strangers = draw.normal(0, ROWS.std(), (20, 8)).astype(np.float32)
+
+    def count_named() -> int:
+        answers = [by_vector(api, stranger, group_by="subject").json()["faces"][0] for stranger in strangers]
+        return sum(answer["decision"] == "match" for answer in answers)
+
+    before = count_named()
+    for person in range(1, 20):
+        add_label(lasting, gallery, gallery.pks[0], gallery.pks[3 * person], same=True)
+    assert (before, count_named()) == (0, 0)
+
+
 def test_the_decision_does_not_depend_on_the_matches_that_are_shown(api: Api, gallery: GalleryWriter) -> None:
     calibrate(api, gallery, measured(gallery))
     for query in (ROWS[7] + np.float32(0.1), ROWS[7] + np.float32(0.5), ROWS[30] * 0.5, ROWS[0] + 9):

@@ -331,6 +331,11 @@ def test_the_rule_of_one_search_is_that_of_many() -> None:
         is_rival = draw.random(count) < draw.random()
         rule = DecisionRule(*draw.choice([0.0, 0.25, 2 / 3, 1.0], 1), *draw.choice([0.0, 0.5, 0.75], 1))
         expected = rule.person_distances(rule.base_distances(nearest, template), is_rival)
-        assert (
-            rule.compute_person_distances(nearest.tolist(), template.tolist(), is_rival.tolist()) == expected.tolist()
-        )
+        values = nearest.tolist(), template.tolist(), is_rival.tolist()
+        assert rule.compute_person_distances(*values, [True] * count) == expected.tolist()
+
+
+def test_a_person_who_may_not_lead_is_no_nearer_than_the_base_distance() -> None:
+    rule, values = DecisionRule(0.0, 0.5), ([1.0, 3.0, 4.0], [1.0, 3.0, 4.0], [True] * 3)
+    assert rule.compute_person_distances(*values, [True] * 3) == [0.0, 4.0, 5.5]
+    assert rule.compute_person_distances(*values, [False] * 3) == [1.0, 4.0, 5.5]

@@ -4,6 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 from sqlalchemy import not_, select
@@ -12,6 +13,7 @@ from sqlalchemy.orm import Session
 from app.db.tables import BUILT_IN_TASK, Collection, Subject, now
 from app.galleries.retention import may_be_used
 from ml.identification.label_constraints import ConstraintBuilder, LabelConstraints, LabelledPair
+from ml.identification.person_distance import SHORTLIST_PEOPLE
 
 
 class ConstrainedFace(NamedTuple):
@@ -80,6 +82,20 @@ class ServedConstraints:
 
     def __bool__(self) -> bool:
         return bool(self.constraints)
+
+    @cached_property
+    def crowds(self) -> frozenset[int]:
+        """People of whom labels joined so many with a name, or distractors, that no next person may be near them.
+
+        How much nearer they are than the next person then says nothing, and strangers would be named.
+        """
+        distractors = {face.owner for face in self.faces.values() if face.role == "distractor"}
+        return frozenset(
+            person
+            for person, owners in self.members.items()
+            if len(owners) > SHORTLIST_PEOPLE
+            and sum(not owner % 2 or owner in distractors for owner in owners) > SHORTLIST_PEOPLE
+        )
 
     def person(self, owner: int) -> int:
         """Return the number of the person, after labels have joined people."""
