@@ -6,9 +6,10 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from sqlalchemy import Engine, create_engine, select
+from sqlalchemy import Engine, ExceptionContext, create_engine, event, select
 from sqlalchemy.exc import DatabaseError, OperationalError, StatementError
 from sqlalchemy.orm import Session
 
@@ -61,12 +62,21 @@ def open_snapshot(folder: Path) -> Iterator[OpenedSnapshot]:
         path = Path(temporary) / ROWS
         copy_rows(folder, manifest, path)
         rows = create_engine(f"sqlite:///{path}", json_deserializer=parse_json)
+        event.listen(rows, "handle_error", partial(_refuse_unreadable_rows, folder))
         try:
             with refuse_unfit_rows(folder):
                 check_rows(folder, rows)
             yield OpenedSnapshot(folder, manifest, rows)
         finally:
             rows.dispose()
+
+
+def _refuse_unreadable_rows(folder: Path, context: ExceptionContext) -> None:
+    """Raises Invalid in place of an error in the rows themselves, which would be taken for a database that is away."""
+    error = context.original_exception
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)  # a text that is not UTF-8 has none
+    if isinstance(error, sqlite3.OperationalError) and code == sqlite3.SQLITE_ERROR:
+        raise Invalid(f"the rows of {folder} cannot be read: {error}") from error
 
 
 def copy_rows(folder: Path, manifest: SnapshotManifest, path: Path) -> None:
@@ -112,7 +122,10 @@ def _check_names(folder: Path, path: Path) -> None:
     with closing(sqlite3.connect(path)) as rows:
         for table, column in FILE_NAMES:
             bad = f"{column} glob '*[^A-Za-z0-9_.-]*'"
-            forged = rows.execute(f"select {column} from {table} where {bad} limit 1").fetchone()
+            try:
+                forged = rows.execute(f"select {column} from {table} where {bad} limit 1").fetchone()
+            except sqlite3.OperationalError as error:
+                raise Invalid(f"the rows of {folder} cannot be read: {error}") from error
             if forged:
                 raise Invalid(f"{folder} was altered: {forged[0]!r} cannot be the {column} of a row of {table}")
 

@@ -187,6 +187,25 @@ def test_json_that_is_nested_too_deeply_is_refused(resources: Resources, tmp_pat
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize(
     "statement",
+    ["drop table labels", "update models set id = cast(x'ff' as text)"],
+    ids=["a table is missing", "a text is not UTF-8"],
+)
+def test_rows_that_cannot_be_read_are_no_database_that_is_away(
+    resources: Resources, tmp_path: Path, statement: str
+) -> None:
+    take(resources, tmp_path / "forged")
+    with closing(sqlite3.connect(tmp_path / "forged" / ROWS)) as rows, rows:
+        rows.execute(statement)
+    manifest = json.loads((tmp_path / "forged" / MANIFEST).read_text())
+    manifest |= {"rows_sha256": hash_file(tmp_path / "forged" / ROWS)}
+    (tmp_path / "forged" / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(Invalid, match="cannot be read"):
+        restore(empty_service(tmp_path / "other"), tmp_path / "forged")
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(
+    "statement",
     [
         "create view endless as with recursive r(n) as (select 1 union all select n + 1 from r) select n from r",
         "create trigger labels_too after insert on labels begin delete from faces; end",
