@@ -141,6 +141,18 @@ def test_nothing_is_written_into_a_home_that_is_gone(resources: Resources) -> No
     home.with_name("away").rename(home)
 
 
+def test_photos_are_not_stored_below_a_mount_that_has_ended(resources: Resources) -> None:
+    blobs, away = resources.blobs, resources.settings.home / "away"
+    blobs.root.rename(away)
+    blobs.root.mkdir()
+    with pytest.raises(Busy, match="nothing of this request was stored"):
+        blobs.put("staff", [("photos/00/00", b"photo")])
+    shutil.rmtree(blobs.root)
+    away.rename(blobs.root)
+    blobs.put("staff", [("photos/00/00", b"photo")])
+    assert blobs.get("staff", "photos/00/00") == b"photo"
+
+
 def test_a_worker_takes_no_job_while_the_home_is_gone(resources: Resources, monkeypatch: pytest.MonkeyPatch) -> None:
     home, worker = resources.settings.home, Worker(resources, "default")
     home.rename(home.with_name("away"))
