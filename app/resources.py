@@ -26,7 +26,9 @@ from ml.images import ImageLimits
 from ml.pipeline import FrontEnd, default_front_end
 
 YUNET_FILE = "face_detection_yunet_2023mar.onnx"
-FOLDERS = ("blobs", MODEL_FOLDER, DETECTOR_FOLDER, "uploads", "indexes", AUDIT_FOLDER, SNAPSHOT_FOLDER)
+KEPT_FOLDERS = ("blobs", "uploads", AUDIT_FOLDER, SNAPSHOT_FOLDER)
+"""What is written there is kept nowhere else. Each may be a mount of its own."""
+FOLDERS = (*KEPT_FOLDERS, MODEL_FOLDER, DETECTOR_FOLDER, "indexes")
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,10 +62,13 @@ class Resources:
 
     @cached_property
     def home(self) -> HomeWatch:
-        """What notices that the home is not the one that was opened."""
+        """What notices that the home is not the one that was opened.
+
+        The models are not compared: each is known by its hashes, and their folder may be restored beside searches.
+        """
         database = find_database_path(self.settings.database)
-        opened = [self.settings.home, *([database] if database is not None else [])]
-        return HomeWatch(opened, [self.settings.home / folder for folder in FOLDERS])
+        opened = [self.settings.home, *_list_kept_folders(self.settings), *([database] if database is not None else [])]
+        return HomeWatch(opened, [self.settings.model_folder])
 
     @property
     def image_limits(self) -> ImageLimits:
@@ -120,8 +125,12 @@ def open_resources(settings: Settings, is_running: bool = False) -> Iterator[Res
         close_database(database)
 
 
+def _list_kept_folders(settings: Settings) -> list[Path]:
+    return [settings.home / folder for folder in KEPT_FOLDERS]
+
+
 def _check_home_exists(settings: Settings) -> None:
-    paths = (settings.home / KEY_FILE, find_database_path(settings.database))
+    paths = (settings.home / KEY_FILE, *_list_kept_folders(settings), find_database_path(settings.database))
     for path in paths:
         if path is not None and not path.exists():
             raise CannotStart(f"{path} is missing: the home was moved or deleted while the service ran. Put it back")

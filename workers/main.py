@@ -23,6 +23,7 @@ from app.queue import jobs
 from app.queue.messages import Message
 from app.resources import Resources, open_resources
 from app.startup import exit_with_reason
+from app.storage.audit_log.home_check import check_home_of_database
 from app.threads import set_threads
 from ml.errors import FitFailed
 from workers.context import Interrupted, JobContext, Later
@@ -207,13 +208,15 @@ class Worker:
 
 
 def _check_database(resources: Resources) -> None:
-    """Check that the database is one that this version knows. One that cannot be reached is waited for, by `run`.
+    """Check that this version knows the database, and that it belongs to the home.
 
+    A database that cannot be reached is waited for, by `run`.
     Raises CannotStart, DatabaseError.
     """
     try:
         check_schema(resources.database)
         check_tables(resources.database)
+        check_home_of_database(resources.database, resources.audit_chain)
     except OperationalError as error:
         log.warning("database.away error=%s", error)
 

@@ -14,6 +14,7 @@ from ml.files import parse_json
 
 DAMAGED = "is damaged: an operator can restore it from a backup"
 READ_ONLY = "cannot be written: its disk or its file is read-only"
+DISK_FULL = "cannot be written: its disk is full"
 SQLITE_FAILURES = {
     "malformed": DAMAGED,
     "not a database": DAMAGED,
@@ -21,7 +22,7 @@ SQLITE_FAILURES = {
     "no such table": DAMAGED,
     "no such column": DAMAGED,
     "readonly": READ_ONLY,
-    "disk is full": "cannot be written: its disk is full",
+    "disk is full": DISK_FULL,
 }
 """What SQLite says -> what is wrong."""
 READ_ONLY_STATE = "25006"
@@ -29,6 +30,14 @@ LOST_STATES = (READ_ONLY_STATE, "25P03", "25P04")
 """PostgreSQL's errors of a server that is read-only, and of a transaction that it ended since it waited or took too
 long. For the driver, they are internal errors; to repeat the transaction on another connection helps."""
 STANDBY = "cannot be written: its server is read-only, as a standby is after a failover"
+DAMAGED_STATES = ("XX001", "XX002")
+"""PostgreSQL's errors of a page of a table or of an index that it cannot read."""
+POSTGRESQL_FAILURES = {
+    READ_ONLY_STATE: STANDBY,
+    "53100": DISK_FULL,
+    "58030": "cannot be read or written: its disk reports errors",
+}
+"""The state of PostgreSQL's error -> what is wrong."""
 
 log = logging.getLogger("likeness.database")
 
@@ -40,8 +49,8 @@ def describe_failure(error: Exception) -> Busy:
     reason = "is busy or cannot be reached"
     if isinstance(original, sqlite3.Error):
         reason = next((what for words, what in SQLITE_FAILURES.items() if words in message), reason)
-    elif getattr(original, "sqlstate", None) == READ_ONLY_STATE:
-        reason = STANDBY
+    else:
+        reason = POSTGRESQL_FAILURES.get(getattr(original, "sqlstate", None) or "", reason)
     return Busy(f"the database {reason}; nothing of this request was stored")
 
 
@@ -52,14 +61,19 @@ def report_damage(context: ExceptionContext) -> None:
         raise make_damage_error(error) from error
 
 
-def report_lost_transaction(context: ExceptionContext) -> None:
+def report_internal_error(context: ExceptionContext) -> None:
     """Raises OperationalError in place of the internal errors of PostgreSQL that pass, and drops their connection.
+
+    Raises Busy for pages that are damaged.
 
     SQLAlchemy calls this with every error. It closes the cursor of a statement that fails, but not of one that loses
     its connection.
     """
     error = context.original_exception
-    is_lost = getattr(error, "sqlstate", None) in LOST_STATES
+    state = getattr(error, "sqlstate", None)
+    if state in DAMAGED_STATES:
+        raise make_damage_error(error) from error
+    is_lost = state in LOST_STATES
     if is_lost:
         context.is_disconnect, context.invalidate_pool_on_disconnect = True, False
     if context.is_disconnect and context.execution_context is not None:
@@ -79,7 +93,7 @@ def find_write_fault(session: Session) -> str | None:
     return f"the database {STANDBY}"
 
 
-def make_damage_error(error: Exception) -> Busy:
+def make_damage_error(error: BaseException) -> Busy:
     """Return the error for a database whose content cannot be read. It is logged, without values of rows."""
     log.error("database.damaged error=%s", type(error).__name__)
     return Busy(f"the database {DAMAGED}")

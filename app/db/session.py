@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.db.database_file import find_database_path, watch_database_file
-from app.db.failures import describe_failure, parse_stored_json, report_damage, report_lost_transaction
+from app.db.failures import describe_failure, parse_stored_json, report_damage, report_internal_error
 from app.db.visibility import RestrictedSession
 
 REQUEST_THREADS = 40
@@ -39,7 +39,7 @@ def open_database(url: str) -> Engine:
     if not url.startswith("sqlite"):
         options = {"pool_size": REQUEST_THREADS, "max_overflow": 24, "pool_pre_ping": True, "hide_parameters": True}
         database = create_engine(url, **options)
-        event.listen(database, "handle_error", report_lost_transaction)
+        event.listen(database, "handle_error", report_internal_error)
         return database
     database = create_engine(
         url,

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from prometheus_client import Counter
 
+from app.db.database_file import OpenedPath
 from app.errors import AppError, Busy, Invalid, NotFound
 from app.storage.atomic_write import atomic_write_all
 from app.storage.segments.collection_segments import DAMAGED_SUFFIX, CollectionSegments, SegmentStore, is_segment
@@ -50,6 +51,7 @@ class Blobs:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._opened = OpenedPath(root)
         self._segments = SegmentStore(str(root))
 
     @staticmethod
@@ -74,7 +76,8 @@ class Blobs:
 
         A photo of another size than its bytes here is damaged, and is written again, as is a file that is removed
         before it has its name: an erasure removes what no row names yet.
-        Raises Busy if the disk is full or read-only, or if files keep being removed.
+        Raises Busy if the disk is full or read-only, if the folder is not the one that was opened, or if files keep
+        being removed.
         """
         wanted = dict(files)
         for _ in range(MAX_WRITES):
@@ -96,6 +99,8 @@ class Blobs:
             except OSError as error:
                 raise make_disk_error(error) from error
             else:
+                if not self._opened.is_same():  # whose row is committed must not lie below a mount that has ended
+                    raise Busy("the folder of photos was moved or replaced; nothing of this request was stored")
                 return
         raise Busy("the files of this collection are being removed; nothing of this request was stored")
 

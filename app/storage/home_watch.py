@@ -12,7 +12,10 @@ from app.errors import Busy
 from app.storage.blob_store import make_disk_error
 
 CHECK_SECONDS = 1.0
-HOME_MOVED = "the home of this service was moved, deleted or replaced while it ran: put it back, or restart the service"
+HOME_MOVED = (
+    "the home of this service, or a folder in it, was moved, deleted or replaced while it ran: put it back, or restart "
+    "the service"
+)
 HOME_READ_ONLY = "the home of this service cannot be written: its disk is read-only, or its owner is another user"
 
 log = logging.getLogger("likeness.storage")
@@ -21,7 +24,8 @@ log = logging.getLogger("likeness.storage")
 class HomeWatch:
     """Compares the home with the one that was opened. Safe to use from several threads.
 
-    opened: the home, and the file of the database if it has one; written: further paths that the service writes to
+    opened: the home, folders in it, and the file of the database if it has one
+    written: further paths that the service writes to
     """
 
     def __init__(self, opened: Sequence[Path], written: Sequence[Path] = ()) -> None:

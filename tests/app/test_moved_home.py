@@ -1,5 +1,6 @@
 """A home that is moved, deleted or replaced while the service runs: nothing is answered with 2xx and then lost."""
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -104,6 +105,31 @@ def test_requests_are_refused_until_the_home_is_back(settings: Settings, replace
         assert names == ["staff"]
 
 
+@pytest.mark.parametrize("replaced", [False, True], ids=["away", "replaced"])
+@pytest.mark.parametrize("name", ["blobs", "uploads", "audit", "snapshots"])
+def test_requests_are_refused_while_a_folder_of_the_home_is_away(settings: Settings, name: str, replaced: bool) -> None:
+    """A folder may be a mount of its own: what is written to the empty folder below is hidden once it is back."""
+    folder, away = settings.home / name, settings.home / "away"
+    with open_resources(settings) as resources:
+        folder.rename(away)
+        if replaced:
+            folder.mkdir()
+        with pytest.raises(Busy, match=HOME_MOVED):
+            resources.home.check()
+        error = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
+        assert isinstance(resources.home.explain(error), Busy), "jobs are put back"
+        if replaced:
+            folder.rmdir()
+        away.rename(folder)
+        resources.home.check()
+
+
+def test_a_service_goes_on_without_its_cache_of_indexes(resources: Resources) -> None:
+    shutil.rmtree(resources.indexes)
+    assert resources.home.find_fault() is None
+    assert resources.home.find_write_fault() is None
+
+
 def test_nothing_is_written_into_a_home_that_is_gone(resources: Resources) -> None:
     home = resources.settings.home
     home.rename(home.with_name("away"))
@@ -113,6 +139,18 @@ def test_nothing_is_written_into_a_home_that_is_gone(resources: Resources) -> No
         resources.home.check()
     assert not home.exists()
     home.with_name("away").rename(home)
+
+
+def test_photos_are_not_stored_below_a_mount_that_has_ended(resources: Resources) -> None:
+    blobs, away = resources.blobs, resources.settings.home / "away"
+    blobs.root.rename(away)
+    blobs.root.mkdir()
+    with pytest.raises(Busy, match="nothing of this request was stored"):
+        blobs.put("staff", [("photos/00/00", b"photo")])
+    shutil.rmtree(blobs.root)
+    away.rename(blobs.root)
+    blobs.put("staff", [("photos/00/00", b"photo")])
+    assert blobs.get("staff", "photos/00/00") == b"photo"
 
 
 def test_a_worker_takes_no_job_while_the_home_is_gone(resources: Resources, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,9 +163,9 @@ def test_a_worker_takes_no_job_while_the_home_is_gone(resources: Resources, monk
     home.with_name("away").rename(home)
 
 
-@pytest.mark.parametrize("lost", ["installation.key", "likeness.sqlite"])
+@pytest.mark.parametrize("lost", ["installation.key", "likeness.sqlite", "blobs"])
 def test_a_worker_of_a_running_service_makes_no_new_home(resources: Resources, lost: str) -> None:
-    (resources.settings.home / lost).unlink()
+    (resources.settings.home / lost).rename(resources.settings.home / "away")
     with pytest.raises(CannotStart, match=lost), open_resources(resources.settings, is_running=True):
         pass
     assert not (resources.settings.home / lost).exists()

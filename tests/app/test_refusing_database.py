@@ -86,6 +86,17 @@ def test_a_transaction_that_the_server_ends_since_it_waits_can_be_repeated(
         assert session.scalar(select(1)) == 1
 
 
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [("XX001", "is damaged"), ("XX002", "is damaged"), ("53100", "its disk is full"), ("58030", "reports errors")],
+)
+def test_a_server_with_a_bad_disk_is_not_available(resources: Resources, state: str, words: str) -> None:
+    with pytest.raises(Busy, match=words), writing(resources.database) as session:
+        session.connection().exec_driver_sql(f"do $$ begin raise exception 'drawn' using errcode = '{state}'; end $$")
+    with writing(resources.database) as session:
+        assert session.scalar(select(1)) == 1
+
+
 def test_an_internal_error_that_a_repetition_does_not_help_stays_one(resources: Resources) -> None:
     with pytest.raises(InternalError), writing(resources.database) as session:
         go_on_after_an_error(session)

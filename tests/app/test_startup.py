@@ -13,14 +13,19 @@ from contextlib import closing, redirect_stderr
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, text, update
 from typer.testing import CliRunner
 
 from app.cli.main import app
+from app.cli.server.preparation import create_first_key
 from app.config import Settings
 from app.db.schema import check_schema
+from app.db.session import writing
+from app.db.tables import AuditHead
 from app.main import create_app
+from app.resources import open_resources
 from app.startup import CannotStart, exit_with_reason, explain_start_error
+from app.storage.audit_log.home_check import check_home_of_database
 from tests.databases import migrate, migrated_file
 from workers import main as worker_main
 
@@ -221,3 +226,29 @@ def test_the_workers_start_when_the_application_can_answer(home: Path) -> None:
     assert calls == []
     asyncio.run(start_and_stop())
     assert calls == ["workers", "answers"]
+
+
+@pytest.mark.parametrize("command", [["serve", "--no-workers"], ["keys", "create"], ["snapshot", "copy"], ["work"]])
+def test_the_database_of_another_home(
+    home: Path, tmp_path: Path, command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its photos would be swept away, and the other's jobs taken, by a home that has the database of another."""
+    monkeypatch.chdir(tmp_path)
+    create_first_key(Settings(home=home))
+    other = tmp_path / "other"
+    (other / "blobs" / "c-staff").mkdir(parents=True)
+    url = f"sqlite:///{home / 'likeness.sqlite'}"
+    ended = run(command, monkeypatch, HOME=str(other), DATABASE_URL=url)
+    check_sentence(ended, "belongs to another home")
+    assert CliRunner().invoke(app, ["models", "sign"]).exit_code == 0  # whose key is lost may bind the two
+
+    with open_resources(Settings(home=other, database_url=url)) as resources:
+        check_home_of_database(resources.database, resources.audit_chain)
+
+
+def test_an_altered_head_is_not_another_home(home: Path) -> None:
+    create_first_key(settings := Settings(home=home))
+    with open_resources(settings) as resources:
+        with writing(resources.database) as session:
+            session.execute(update(AuditHead).values(signature=""))
+        check_home_of_database(resources.database, resources.audit_chain)

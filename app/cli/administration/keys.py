@@ -21,6 +21,7 @@ from app.errors import AppError
 from app.startup import exit_with_reason
 from app.storage.audit_log.chain import AuditChain
 from app.storage.audit_log.drafts import EntryDraft
+from app.storage.audit_log.home_check import check_home_of_database
 from app.storage.private_files import create_home
 
 DAY_SECONDS = 86_400.0
@@ -113,12 +114,14 @@ def _change_keys(action: str, new: bool | None = None) -> Iterator[tuple[Session
     with exit_with_reason(settings):
         create_home(settings.home)
         upgrade_database(settings.database)
-    database, changed = open_database(settings.database), list[Key]()
+    database, changed, chain = open_database(settings.database), list[Key](), AuditChain(settings.home)
     try:
+        with exit_with_reason(settings):
+            check_home_of_database(database, chain)
         with writing(database) as session:
             yield session, changed
             drafts = [draft for key in changed for draft in _make_drafts(action, key)]
-            AuditChain(settings.home).append(session, drafts)
+            chain.append(session, drafts)
     except AppError as error:
         raise typer.BadParameter(error.detail) from error
     finally:

@@ -29,6 +29,7 @@ from app.snapshots.writer import write_snapshot
 from app.startup import exit_with_reason
 from app.storage.audit_log.chain import AuditChain
 from app.storage.audit_log.drafts import EntryDraft
+from app.storage.audit_log.home_check import check_home_of_database
 from app.storage.private_files import create_home
 
 MAX_SHOWN_FILES = 10
@@ -128,6 +129,8 @@ def _open(settings: Settings) -> Iterator[Engine]:
             upgrade_database(settings.database)
         database = open_database(settings.database)
         try:
+            with exit_with_reason(settings):
+                check_home_of_database(database, AuditChain(settings.home))
             yield database
         finally:
             close_database(database)

@@ -13,6 +13,7 @@ from app.resources import open_resources
 from app.startup import CannotStart, exit_with_reason
 from app.storage.audit_log.chain import AuditChain
 from app.storage.audit_log.drafts import EntryDraft
+from app.storage.audit_log.home_check import check_home_of_database
 from app.storage.audit_log.spool import AuditSpool
 from app.storage.private_files import create_home
 from app.storage.recognisers.default_recogniser import store_built_in
@@ -53,10 +54,14 @@ def migrate(settings: Settings) -> None:
 
 
 def create_first_key(settings: Settings) -> str | None:
-    """Create an admin's key for all collections, and return its secret; None if there is one that never expires."""
+    """Create an admin's key for all collections, and return its secret; None if there is one that never expires.
+
+    Raises CannotStart if the database belongs to another home.
+    """
     database = open_database(settings.database)
     try:
         chain = AuditChain(settings.home)
+        check_home_of_database(database, chain)
         with writing(database) as session:
             if keys.list_lasting_admins(session):
                 return None
