@@ -18,13 +18,13 @@ from app.serving.background_tasks import BackgroundTasks, start_thread
 from app.serving.calibration_schedule import CalibrationSchedule, is_importing_vectors
 from app.serving.compensation.schedule import RenewalSchedule
 from app.serving.deployment_rows import DeploymentRow
-from app.serving.deployments import DeploymentKey, RecentlyRequested, Registry, ServedDeployment
+from app.serving.deployments import RecentlyRequested, Registry, ServedDeployment
 from app.serving.faces.face_table_loader import CollectionKey, FaceTables
 from app.serving.index_builder import COLLECTION, TASK, IndexKey
 from app.serving.index_loader import IndexLoader
 from app.serving.index_snapshots import SnapshotStore
 from app.serving.labels.constraints import ServedConstraints
-from app.serving.labels.reader import LabelReader
+from app.serving.labels.updates import LabelUpdates
 from app.serving.loaded_index import LoadedIndex
 from app.serving.scores import Scores
 from ml.errors import LikenessError
@@ -61,9 +61,8 @@ class DeploymentSync:
         self.face_tables = FaceTables(resources)
         self.compensation = RenewalSchedule(resources, self.tasks, IDLE_SECONDS)
         self.calibration = CalibrationSchedule(resources.database, self.tasks, IDLE_SECONDS)
-        self._label_readers: dict[DeploymentKey, LabelReader] = {}
+        self.label_updates = LabelUpdates()
         self._load_retry_at: dict[IndexKey, float] = {}  # after a failed load, by the monotonic clock
-        self._constraints_due_at: dict[DeploymentKey, float] = {}  # when labels may be read again, monotonic
 
     def synchronise(self, session: Session, row: DeploymentRow) -> None:
         """Make the served deployment agree with its row. Raises OperationalError, NotFound, ml.Corrupt.
@@ -98,7 +97,7 @@ class DeploymentSync:
         self.face_tables.drop_all_but({CollectionKey(collection, created_at) for collection, _, created_at in known})
         for served in self.registry.all():
             if (served.collection, served.task, served.collection_created_at) not in known:
-                self._label_readers.pop((served.collection, served.task), None)
+                self.label_updates.forget((served.collection, served.task))
                 self.registry.drop((served.collection, served.task))
                 for index in served.indexes.values():
                     self.snapshots.delete(index.key)
@@ -158,7 +157,7 @@ class DeploymentSync:
                 return
             indexes[row.champion] = loaded
         kept = {model_id: indexes[model_id] for model_id in row.pointers.values() if model_id in indexes}
-        constraints = served.constraints if served else self._update_constraints(session, ServedConstraints(), row)
+        constraints = served.constraints if served else self.label_updates.update(session, ServedConstraints(), row)
         served = ServedDeployment(
             *row.key,
             row.collection_created_at,
@@ -182,7 +181,7 @@ class DeploymentSync:
         faces = self.face_tables.bring_to(row.collection_key, row.change)
         constraints = served.constraints
         if constraints.change != row.change:
-            constraints = self._update_constraints(session, constraints, row)
+            constraints = self.label_updates.update(session, constraints, row)
         if faces is not served.faces or constraints is not served.constraints:
             served = replace(served, faces=faces, constraints=constraints)
             self.registry.put(served)
@@ -194,24 +193,6 @@ class DeploymentSync:
         change = max(index.state.change for index in served.indexes.values()) if served and served.indexes else 0
         if served is not None and change > served.faces.change:
             self.registry.put(replace(served, faces=self.face_tables.bring_to(row.collection_key, change)))
-
-    def _update_constraints(
-        self, session: Session, constraints: ServedConstraints, row: DeploymentRow
-    ) -> ServedConstraints:
-        """Read the labels of the deployment's task if they have changed.
-
-        The next reading waits as long as this one took, so that frequent labels leave half of the time for searches.
-        """
-        if row.label_change <= constraints.change:
-            return replace(constraints, change=row.change)
-        if time.monotonic() < self._constraints_due_at.get(row.key, 0.0):
-            return constraints
-        started = time.monotonic()
-        reader = self._label_readers.setdefault(row.key, LabelReader(*row.key))
-        read = reader.read_all if row.label_reread_change > constraints.change else reader.read_new
-        constraints = read(session, row.change)
-        self._constraints_due_at[row.key] = 2 * time.monotonic() - started
-        return constraints
 
     def _update_index(self, session: Session, index: LoadedIndex, change: int) -> None:
         """Bring an index to the collection's last change, unless it is being saved.
@@ -288,9 +269,10 @@ class DeploymentSync:
             self._publish(session, served, indexes)
 
     def _is_worth_preloading(self, served: ServedDeployment, row: DeploymentRow, key: IndexKey) -> bool:
+        """Whether somebody will want the index soon, and for a roll back alone, whether it is not too large."""
+        if key.model_id == row.challenger and row.shadow_share > 0:
+            return True
         champion = served.champion
         needed_bytes = 4 * champion.state.vectors * self.loader.embedding_size(key)
         is_rollback = key.model_id == row.previous and needed_bytes <= champion.bytes + MAX_PRELOADED_BYTES
-        if key.model_id == row.challenger and row.shadow_share > 0:
-            return True
         return is_rollback or self.recently_requested.contains(row.key, key.model_id)
