@@ -36,10 +36,7 @@ MAX_SAMPLED_PEOPLE, MAX_PHOTOS_PER_PERSON = 2000, 4
 MAX_CANDIDATE_SHARE = 0.1
 """Of the faces: a second stage that ranks more of them saves little."""
 FALSE_MATCH_RATES = (0.1, 0.01, 0.001, 0.0001)
-MAX_QUERIES, MAX_COMPARED_NUMBERS = (
-    100,
-    2_000_000_000,
-)
+MAX_QUERIES, MAX_COMPARED_NUMBERS = 100, 2_000_000_000
 
 
 def measure_gallery(resources: Resources, collection: str, task: str, model: Model) -> dict[str, Any]:

@@ -62,6 +62,7 @@ MALFORMED_ERRORS = (
     OverflowError,
     RecursionError,
 )
+"""What reading JSON or bytes of another form than expected raises."""
 
 
 def check_rows(folder: Path, rows: Engine) -> None:

@@ -37,3 +37,4 @@ class LabelUpdates:
     def forget(self, key: DeploymentKey) -> None:
         """Drop what has been read of a deployment that is no longer served."""
         self._readers.pop(key, None)
+        self._due_at.pop(key, None)
