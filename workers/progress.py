@@ -11,7 +11,7 @@ from sqlalchemy import select, update
 
 from app.db.session import writing
 from app.db.tables import Job, Training
-from app.serving.traffic import RequestTimestamp
+from app.storage.request_timestamp import RequestTimestamp
 from app.threads import get_threads, set_threads
 from ml.embedders.base import Progress
 from workers.context import Interrupted, JobContext

@@ -25,7 +25,7 @@ from app.deps.scopes import ROW_KINDS, RouteScope, check_binding, check_row
 from app.deps.server.request_headers import find_header
 from app.errors import AppError, Busy, Forbidden, Unauthenticated
 from app.resources import Resources
-from app.serving.traffic import RequestTimestamp
+from app.storage.request_timestamp import RequestTimestamp
 
 Result = TypeVar("Result")
 log = logging.getLogger("likeness.access")

@@ -54,7 +54,10 @@ def wait_for_job(client: httpx.Client, answer: httpx.Response, title: str) -> di
             time.sleep(0.2)
     if job["state"] != "succeeded":
         problem = job["problem"] or {"code": job["state"], "detail": "the job was cancelled"}
-        console.print(f"[red]{problem['code']}[/red]: {problem['detail']} {problem.get('reasons', '')}", soft_wrap=True)
+        console.print(f"[red]{problem['code']}[/red]: {problem['detail']}", soft_wrap=True)
+        for reason in problem.get("reasons") or ():
+            if reason not in problem["detail"]:
+                console.print(f"- {reason}", soft_wrap=True)
         raise typer.Exit(1)
     return dict(job)
 

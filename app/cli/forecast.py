@@ -25,7 +25,7 @@ def forecast(
         report = read_answer(client.get(f"/v1/collections/{collection}/forecast"))
     console.print(f"{report['faces']:,} faces of {report['people']:,} people; {report['distractors']:,} distractors")
     if not report["points"]:
-        console.print(report["unmeasured_reason"])
+        console.print(f"No forecast yet: {report['unmeasured_reason']}.", soft_wrap=True)
         return
     console.print(_build_table(report))
     _print_check(report["check"])

@@ -16,7 +16,7 @@ COMMANDS = {
     "migrate": "app.cli.server.commands:migrate",
     "import": "app.cli.service_commands:import_",
     "search": "app.cli.service_commands:search",
-    "train": "app.cli.service_commands:train",
+    "train": "app.cli.train:train",
     "publish": "app.cli.service_commands:publish",
     "compare": "app.cli.compare:compare",
     "doctor": "app.cli.doctor:doctor",

@@ -1,4 +1,4 @@
-"""Commands that use a running service: import, search, train, publish."""
+"""Commands that use a running service: import, search, publish."""
 
 import json
 from pathlib import Path
@@ -13,8 +13,6 @@ from app.cli.vector_import import SUFFIX, import_vectors
 
 Url = Annotated[str | None, typer.Option(help="address of the service; default LIKENESS_URL")]
 MAX_SHOWN_ITEMS = 20
-PART_LABELS = {"common": "common to all tasks", "own": "its own", "both": "both"}
-SHARES = ("distance_share", "variance_share", "separation_share")
 Collection = Annotated[str, typer.Argument(help="id of the collection")]
 
 
@@ -84,31 +82,11 @@ def search(
             similarity = "" if match["similarity"] is None else f"{match['similarity']:.1f}"
             table.add_row(subject, match["face_id"], similarity, f"{match['distance']:.4f}")
         console.print(table)
-
-
-def train(
-    collection: Collection,
-    method: Annotated[
-        str, typer.Option(help="auto chooses one; wccn, ldml, clml, cpmtml, ...; cosine learns nothing")
-    ] = "auto",
-    descriptor: Annotated[
-        str | None, typer.Option(help="a name of `likeness recognisers list`; default: that of the serving model")
-    ] = None,
-    dim: Annotated[int | None, typer.Option(min=1, help="size of the embedding; default: the method's")] = None,
-    url: Url = None,
-) -> None:
-    """Learn a metric from the collection's subjects and labels. Prints the candidate's report."""
-    stated = {"descriptor": descriptor, "dim": dim}
-    body = {"collection": collection, "method": method} | {k: v for k, v in stated.items() if v is not None}
-    with connect(url) as client:
-        result = wait_for_job(client, client.post("/v1/trainings", json=body), f"train {method}")["result"]
-        console.print_json(json.dumps(result))
-        choice = (result["report"] or {}).get("choice")
-        if choice:
-            console.print(choice["reason"])
-    for task, of_task in ((result["report"] or {}).get("tasks") or {}).items():
-        if of_task.get("projections"):
-            console.print(build_projection_table(task, of_task["projections"]))
+    note = (body["threshold"] or {}).get("note")
+    if not body["calibrated"]:
+        note = "nobody is named before the gallery has been measured, for which it needs a hundred faces"
+    if note:
+        console.print(f"Note: {note}.", soft_wrap=True)
 
 
 def publish(
@@ -122,28 +100,15 @@ def publish(
     body = {"model": model} | ({"override": True, "reason": override} if override else {})
     with connect(url) as client:
         path = f"/v1/collections/{collection}/deployments/{task}:publish"
-        console.print_json(
-            json.dumps(wait_for_job(client, client.post(path, json=body), "publish").get("result") or {})
-        )
+        result = wait_for_job(client, client.post(path, json=body), "publish").get("result")
+    _print_publication(collection, result or {"model": model, "tasks": [task], "served": True, "verdict": {}})
 
 
-def build_projection_table(task: str, projections: dict[str, Any]) -> Table:
-    """Return a table with a row for each part of a task's projection. projections: the entry of the task"""
-    angle = projections["angles"]["to_common"]
-    between = f"; angles {angle['smallest']:.0f} to {angle['largest']:.0f} degrees" if angle else ""
-    table = Table(
-        "%", "mAP", "right first", "distance", "variance", "separation", title=f"projections of {task}{between}"
-    )
-    for name, part in (projections.get("parts") or {}).items():
-        if part is not None:
-            shares = (_format_share(part.get(share)) for share in SHARES)
-            table.add_row(PART_LABELS[name], _format_interval(part["mAP"]), _format_interval(part["1-call@1"]), *shares)
-    return table
-
-
-def _format_share(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.1f}"
-
-
-def _format_interval(figure: dict[str, float]) -> str:
-    return f"{100 * figure['value']:.1f} ({100 * figure['low']:.1f} to {100 * figure['high']:.1f})"
+def _print_publication(collection: str, result: dict[str, Any]) -> None:
+    state = "serves" if result["served"] else "is published, but not every API process serves it yet:"
+    console.print(f"{result['model']} {state} {', '.join(result['tasks'])} in {collection}.", soft_wrap=True)
+    for reason in result["verdict"].get("reasons") or ():
+        console.print(f"Published against the gate: {reason}", soft_wrap=True)
+    for task, labels in (result["verdict"].get("labels") or {}).items():
+        if labels["broken"]:
+            console.print(f"{len(labels['broken']):,} labels of {task} are broken by it; searches keep to the labels.")

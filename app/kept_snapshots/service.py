@@ -16,8 +16,8 @@ from app.errors import Conflict, Forbidden, Invalid
 from app.kept_snapshots.schemas import RestoreIn, SnapshotIn, SnapshotOut, SnapshotStarted
 from app.queue.jobs import LIVE_STATES, enqueue
 from app.queue.messages import RestoreSnapshot, TakeSnapshot
-from app.snapshots.store import delete_folder, list_folders_of
 from app.storage.audit_log.notes import note_audited
+from app.storage.snapshot_folders import delete_folder, list_folders_of
 
 ALL_SNAPSHOTS = {"all_rows": True}
 COUNT_LOCK = 5643873

@@ -213,6 +213,6 @@ def _describe_threshold(measured: PersonThreshold, faces: int) -> AppliedThresho
 def _explain_evidence(measured: PersonThreshold) -> str:
     return (
         f"too few people are enrolled to measure a rate of {measured.fpir:.3g} by searches: this threshold is "
-        f"estimated from pairs of faces and is cautious, so more people than necessary are unknown. About "
+        f"estimated from pairs of faces and is cautious: enrolled people are unknown more often than need be. About "
         f"{measured.more_people:,} more enrolled people would be enough"
     )

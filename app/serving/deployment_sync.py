@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -14,16 +14,17 @@ from app.db.session import snapshot
 from app.db.tables import DEFAULT_FPIR, Deployment, Face
 from app.errors import AppError
 from app.resources import Resources
-from app.serving import gallery_calibration
 from app.serving.background_tasks import BackgroundTasks, start_thread
+from app.serving.calibration_schedule import CalibrationSchedule, is_importing_vectors
 from app.serving.compensation.schedule import RenewalSchedule
-from app.serving.deployments import DeploymentKey, RecentlyRequested, Registry, ServedDeployment
+from app.serving.deployment_rows import DeploymentRow
+from app.serving.deployments import RecentlyRequested, Registry, ServedDeployment
 from app.serving.faces.face_table_loader import CollectionKey, FaceTables
 from app.serving.index_builder import COLLECTION, TASK, IndexKey
 from app.serving.index_loader import IndexLoader
 from app.serving.index_snapshots import SnapshotStore
 from app.serving.labels.constraints import ServedConstraints
-from app.serving.labels.reader import LabelReader
+from app.serving.labels.updates import LabelUpdates
 from app.serving.loaded_index import LoadedIndex
 from app.serving.scores import Scores
 from ml.errors import LikenessError
@@ -44,43 +45,6 @@ MEASUREMENTS_QUERY = select(Deployment.measurements, Deployment.default_fpir).wh
 )
 
 
-class DeploymentRow(NamedTuple):
-    """The row of a deployment, with the change number of its collection.
-
-    compensations: model id -> version of its source compensation
-    """
-
-    collection: str
-    task: str
-    collection_created_at: float
-    change: int
-    label_change: int
-    label_reread_change: int
-    version: int
-    updated_at: float
-    champion: str
-    challenger: str | None
-    previous: str | None
-    shadow_share: float
-    compensations: Mapping[str, int]
-
-    @property
-    def key(self) -> DeploymentKey:
-        return self.collection, self.task
-
-    @property
-    def pointers(self) -> Mapping[str, str | None]:
-        return {"champion": self.champion, "challenger": self.challenger, "previous": self.previous}
-
-    @property
-    def collection_key(self) -> CollectionKey:
-        return CollectionKey(self.collection, self.collection_created_at)
-
-    def index_key(self, model_id: str) -> IndexKey:
-        version = self.compensations.get(model_id, 0)
-        return IndexKey(self.collection, self.task, model_id, self.collection_created_at, version)
-
-
 class DeploymentSync:
     """What the follower does for one deployment. Only the follower's thread calls it; requests read the registry.
 
@@ -96,12 +60,9 @@ class DeploymentSync:
         self.tasks = BackgroundTasks(lambda: resources.notifier.notify("changes"))
         self.face_tables = FaceTables(resources)
         self.compensation = RenewalSchedule(resources, self.tasks, IDLE_SECONDS)
-        self._label_readers: dict[DeploymentKey, LabelReader] = {}
+        self.calibration = CalibrationSchedule(resources.database, self.tasks, IDLE_SECONDS)
+        self.label_updates = LabelUpdates()
         self._load_retry_at: dict[IndexKey, float] = {}  # after a failed load, by the monotonic clock
-        self._constraints_due_at: dict[DeploymentKey, float] = {}  # when labels may be read again, monotonic
-        self._calibrated_at: dict[IndexKey, tuple[int | None, int, int]] = {}
-        """When a calibration was last started: the change of the one before, the faces, and those that had changed."""
-        self._changed_counts: dict[IndexKey, tuple[tuple[int, int], int]] = {}  # two changes, and faces changed between
 
     def synchronise(self, session: Session, row: DeploymentRow) -> None:
         """Make the served deployment agree with its row. Raises OperationalError, NotFound, ml.Corrupt.
@@ -123,7 +84,7 @@ class DeploymentSync:
         if served.champion.key.model_id == row.champion:
             self._preload_models(session, row)
             self.compensation.renew_if_due(served.champion)
-            self._recalibrate(session, served.champion, served.scores[row.champion])
+            self.calibration.renew_if_due(session, served.champion, served.scores[row.champion])
             for index in served.indexes.values():
                 if index.state.vectors < MIN_SAVED_VECTORS or index.saved_change == index.state.change:
                     continue
@@ -136,7 +97,7 @@ class DeploymentSync:
         self.face_tables.drop_all_but({CollectionKey(collection, created_at) for collection, _, created_at in known})
         for served in self.registry.all():
             if (served.collection, served.task, served.collection_created_at) not in known:
-                self._label_readers.pop((served.collection, served.task), None)
+                self.label_updates.forget((served.collection, served.task))
                 self.registry.drop((served.collection, served.task))
                 for index in served.indexes.values():
                     self.snapshots.delete(index.key)
@@ -196,7 +157,7 @@ class DeploymentSync:
                 return
             indexes[row.champion] = loaded
         kept = {model_id: indexes[model_id] for model_id in row.pointers.values() if model_id in indexes}
-        constraints = served.constraints if served else self._update_constraints(session, ServedConstraints(), row)
+        constraints = served.constraints if served else self.label_updates.update(session, ServedConstraints(), row)
         served = ServedDeployment(
             *row.key,
             row.collection_created_at,
@@ -220,7 +181,7 @@ class DeploymentSync:
         faces = self.face_tables.bring_to(row.collection_key, row.change)
         constraints = served.constraints
         if constraints.change != row.change:
-            constraints = self._update_constraints(session, constraints, row)
+            constraints = self.label_updates.update(session, constraints, row)
         if faces is not served.faces or constraints is not served.constraints:
             served = replace(served, faces=faces, constraints=constraints)
             self.registry.put(served)
@@ -232,24 +193,6 @@ class DeploymentSync:
         change = max(index.state.change for index in served.indexes.values()) if served and served.indexes else 0
         if served is not None and change > served.faces.change:
             self.registry.put(replace(served, faces=self.face_tables.bring_to(row.collection_key, change)))
-
-    def _update_constraints(
-        self, session: Session, constraints: ServedConstraints, row: DeploymentRow
-    ) -> ServedConstraints:
-        """Read the labels of the deployment's task if they have changed.
-
-        The next reading waits as long as this one took, so that frequent labels leave half of the time for searches.
-        """
-        if row.label_change <= constraints.change:
-            return replace(constraints, change=row.change)
-        if time.monotonic() < self._constraints_due_at.get(row.key, 0.0):
-            return constraints
-        started = time.monotonic()
-        reader = self._label_readers.setdefault(row.key, LabelReader(*row.key))
-        read = reader.read_all if row.label_reread_change > constraints.change else reader.read_new
-        constraints = read(session, row.change)
-        self._constraints_due_at[row.key] = 2 * time.monotonic() - started
-        return constraints
 
     def _update_index(self, session: Session, index: LoadedIndex, change: int) -> None:
         """Bring an index to the collection's last change, unless it is being saved.
@@ -265,9 +208,7 @@ class DeploymentSync:
             finally:
                 index.update_lock.release()
             self.registry.announce()
-        if index.is_stale or (
-            index.has_outgrown_cells() and not gallery_calibration.is_importing_vectors(session, index.key.collection)
-        ):
+        if index.is_stale or (index.has_outgrown_cells() and not is_importing_vectors(session, index.key.collection)):
             rebuilt = self.tasks.result(("build", index.key), partial(self.loader.rebuild, index))
             served = self.registry.get((index.key.collection, index.key.task))
             if rebuilt is not None and served is not None:
@@ -328,50 +269,10 @@ class DeploymentSync:
             self._publish(session, served, indexes)
 
     def _is_worth_preloading(self, served: ServedDeployment, row: DeploymentRow, key: IndexKey) -> bool:
+        """Whether somebody will want the index soon, and for a roll back alone, whether it is not too large."""
+        if key.model_id == row.challenger and row.shadow_share > 0:
+            return True
         champion = served.champion
         needed_bytes = 4 * champion.state.vectors * self.loader.embedding_size(key)
         is_rollback = key.model_id == row.previous and needed_bytes <= champion.bytes + MAX_PRELOADED_BYTES
-        if key.model_id == row.challenger and row.shadow_share > 0:
-            return True
         return is_rollback or self.recently_requested.contains(row.key, key.model_id)
-
-    def _recalibrate(self, session: Session, index: LoadedIndex, scores: Scores) -> None:
-        """Start a new calibration if enough faces have come, gone or changed since the last one.
-
-        The calibration is written to the deployment's row, and read from there like any other change.
-        """
-        is_idle = time.monotonic() - index.last_change_at > IDLE_SECONDS
-        if self.tasks.busy(("calibrate", index)):
-            return
-        counts = index.state.vectors, self._count_changed_faces(session, index, scores) if is_idle else 0
-        tried_at = scores.calibrated_at_change, *counts
-        if self._calibrated_at.get(index.key) == tried_at or not self._needs_recalibration(scores, counts, is_idle):
-            return
-        if gallery_calibration.is_importing_vectors(session, index.key.collection):
-            return
-        is_idle = not gallery_calibration.is_importing(session, index.key.collection)
-        if self._needs_recalibration(scores, counts, is_idle):
-            self._calibrated_at[index.key] = tried_at
-            renew = partial(gallery_calibration.renew_calibration, self.resources.database, index)
-            self.tasks.start(("calibrate", index), renew)
-
-    @staticmethod
-    def _needs_recalibration(scores: Scores, counts: tuple[int, int], is_idle: bool) -> bool:
-        faces, changed = counts
-        return gallery_calibration.needs_recalibration(faces, scores.calibrated_at_count, is_idle, changed)
-
-    def _count_changed_faces(self, session: Session, index: LoadedIndex, scores: Scores) -> int:
-        """Count the faces that were enrolled, named or changed since the calibration, up to those that make it due.
-
-        A gallery may be replaced face by face, and its faces be named, while their number stays.
-        """
-        since, change = scores.calibrated_at_change, index.state.change
-        if since is None or since == change or index.state.vectors < gallery_calibration.MIN_FACES_TO_CALIBRATE:
-            return 0
-        known, count = self._changed_counts.get(index.key, (None, 0))
-        if known != (since, change):
-            count = gallery_calibration.count_changed_faces(
-                session, index.key.collection, since, scores.calibrated_at_count
-            )
-            self._changed_counts[index.key] = (since, change), count
-        return count

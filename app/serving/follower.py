@@ -7,16 +7,14 @@ import threading
 import time
 from uuid import uuid4
 
-from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from app.db.session import snapshot
-from app.db.tables import Collection, Deployment
 from app.errors import Busy
 from app.resources import Resources
-from app.serving.compensation.store import read_versions
-from app.serving.deployment_sync import DeploymentRow, DeploymentSync
+from app.serving.deployment_rows import DeploymentRow, read_deployments
+from app.serving.deployment_sync import DeploymentSync
 from app.serving.deployments import DeploymentKey, RecentlyRequested, Registry
 from app.serving.index_snapshots import SnapshotStore
 from app.serving.reporter import Reporter
@@ -26,25 +24,6 @@ log = logging.getLogger("likeness.engine")
 RETRY_SECONDS = 1.0
 MAX_STOP_SECONDS = 2.0
 """Work that takes longer is left unfinished, so that the process ends in time."""
-DEPLOYMENTS_QUERY = select(
-    Deployment.collection_id,
-    Deployment.task,
-    Collection.created_at,
-    Collection.change,
-    Collection.label_change,
-    Collection.label_reread_change,
-    Deployment.version,
-    Deployment.updated_at,
-    Deployment.champion,
-    Deployment.challenger,
-    Deployment.previous,
-    Deployment.shadow_share,
-).join(Collection, Collection.id == Deployment.collection_id)
-
-
-def _read_deployments(session: Session) -> list[DeploymentRow]:
-    versions = read_versions(session)
-    return [DeploymentRow._make((*row, versions.get(row[:2], {}))) for row in session.execute(DEPLOYMENTS_QUERY)]
 
 
 class IndexFollower:
@@ -81,7 +60,7 @@ class IndexFollower:
     def step(self) -> None:
         """Check every deployment once. Raises OperationalError if the database cannot be reached."""
         with snapshot(self.resources.database) as session:
-            rows = _read_deployments(session)
+            rows = read_deployments(session)
         if self.last_step_at < 0:
             used = (row.index_key(model_id) for row in rows for model_id in row.pointers.values() if model_id)
             self.snapshots.delete_all_but(used)

@@ -7,14 +7,12 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Engine, case, func, select
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import Session
 
 from app.db.session import snapshot, stream_raw_rows, writing
-from app.db.tables import Collection, Deployment, Face, Job, now
+from app.db.tables import Collection, Deployment, Face, now
 from app.errors import NotFound
 from app.galleries.measurements import DEFAULT_FMR
-from app.queue.jobs import LIVE_STATES
-from app.queue.messages import ImportEmbeddings, IngestBatch
 from app.resources import Resources
 from app.serving import index_builder
 from app.serving.compensation.store import Compensation, read_compensation
@@ -33,53 +31,12 @@ from ml.indexes.base import Index
 from ml.model import Model
 from ml.types import Ids, Rows
 
-MIN_FACES_TO_CALIBRATE = 100
-"""Smaller galleries have too few pairs to estimate a false-match rate."""
-RECALIBRATION_CHANGE_RATIO = 0.1
 SAMPLE_BYTES = 32 * 2**20
 MAX_SAMPLED_PEOPLE, MAX_PHOTOS_PER_PERSON = 2000, 4
 MAX_CANDIDATE_SHARE = 0.1
 """Of the faces: a second stage that ranks more of them saves little."""
 FALSE_MATCH_RATES = (0.1, 0.01, 0.001, 0.0001)
-MAX_QUERIES, MAX_COMPARED_NUMBERS = (
-    100,
-    2_000_000_000,
-)
-
-
-def needs_recalibration(face_count: int, calibrated_at_count: int, is_idle: bool, changed_count: int = 0) -> bool:
-    """Whether to calibrate again: at once if the gallery has doubled, and after a change of 10 % if it is idle.
-
-    changed_count: faces that were enrolled, named or changed otherwise since the last calibration
-    """
-    if face_count < MIN_FACES_TO_CALIBRATE:
-        return False
-    change = max(changed_count, abs(face_count - calibrated_at_count))
-    return face_count >= 2 * calibrated_at_count or (
-        is_idle and change > RECALIBRATION_CHANGE_RATIO * calibrated_at_count
-    )
-
-
-def count_changed_faces(session: Session, collection: str, since: int, calibrated_at_count: int) -> int:
-    """Count the faces that were enrolled or changed after that change, up to those that make a calibration due."""
-    limit = int(RECALIBRATION_CHANGE_RATIO * calibrated_at_count) + 1
-    changed = select(Face.pk).where(Face.collection_id == collection, Face.change > since).limit(limit)
-    return session.scalar(select(func.count()).select_from(changed.subquery())) or 0
-
-
-def is_importing(session: Session, collection: str) -> bool:
-    """Whether an import into the collection is still enrolling photos."""
-    parent = aliased(Job)
-    parts = select(Job.id).join(parent, Job.parent_id == parent.id)
-    live = parts.where(Job.kind == IngestBatch.kind, Job.state.in_(LIVE_STATES))
-    return session.scalar(live.where(parent.body["collection"].as_string() == collection).limit(1)) is not None
-
-
-def is_importing_vectors(session: Session, collection: str) -> bool:
-    """Whether an import of vectors into the collection has begun and is not at its last row, which takes seconds."""
-    is_begun = (Job.kind == ImportEmbeddings.kind, Job.state.in_(LIVE_STATES), Job.started_at.is_not(None))
-    live = session.execute(select(Job.body, Job.result).where(*is_begun)).all()
-    return any(row.body["collection"] == collection and not row.result for row in live)
+MAX_QUERIES, MAX_COMPARED_NUMBERS = 100, 2_000_000_000
 
 
 def measure_gallery(resources: Resources, collection: str, task: str, model: Model) -> dict[str, Any]:

@@ -22,11 +22,11 @@ from app.errors import Busy, Invalid
 from app.galleries.erased_names import ErasedNames
 from app.snapshots.erased_rows import Check, count_rows, drop_unnamed_files, erase_from_rows
 from app.snapshots.files import BLOBS
-from app.snapshots.manifest import FILES, MANIFEST, SnapshotManifest
+from app.snapshots.manifest import FILES, SnapshotManifest
 from app.snapshots.reader import copy_rows
 from app.snapshots.rows import list_copied_tables, open_rows, seal_rows
-from app.snapshots.store import lock_folder
 from app.storage.blob_store import Blobs
+from app.storage.snapshot_folders import MANIFEST, lock_folder
 from ml.files import hash_file
 
 REWRITTEN = "another process has rewritten the snapshot meanwhile"

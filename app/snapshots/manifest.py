@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from app.errors import Invalid, NotFound
+from app.storage.snapshot_folders import MANIFEST
 from ml.files import atomic_write, parse_json
 
 FORMAT = 1
-MANIFEST, ROWS, FILES = "manifest.json", "rows.sqlite", "files.tar"
+ROWS, FILES = "rows.sqlite", "files.tar"
 ROWS_NAME = re.compile(r"rows(-[0-9a-f]{32})?\.sqlite")
 MAX_MANIFEST_BYTES = 64 * 2**20
 """It lists the files that are missing."""

@@ -34,8 +34,8 @@ from app.snapshots.rows import (
     read_batches,
     read_sequences,
 )
-from app.snapshots.store import check_room
 from app.storage.blob_store import Blobs
+from app.storage.snapshot_folders import check_room
 from ml.files import hash_file
 
 FILES_PER_REPORT = 500

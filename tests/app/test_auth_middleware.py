@@ -31,7 +31,7 @@ from app.queue.jobs import enqueue
 from app.queue.messages import ExamineGallery
 from app.queue.notifier import Notifier
 from app.resources import Resources
-from app.serving.traffic import TIMESTAMP_FILE
+from app.storage.request_timestamp import TIMESTAMP_FILE
 from tests.asgi import Answer, call
 
 MINE, OTHER = "mine", "other"

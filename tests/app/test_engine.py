@@ -22,7 +22,7 @@ from app.queue import jobs
 from app.queue.messages import ImportEmbeddings
 from app.resources import Resources
 from app.search.enrolled_faces import read_templates
-from app.serving import deployment_sync, gallery_calibration, index_builder
+from app.serving import calibration_schedule, deployment_sync, gallery_calibration, index_builder
 from app.serving.batching import MAX_WAITING_REQUESTS, Slots
 from app.serving.deployments import SearchEffort
 from app.serving.engine import Engine, open_engine
@@ -544,7 +544,7 @@ def test_what_an_older_version_measured_is_to_be_measured_anew(resources: Resour
     threshold = old.threshold(0.01)
     assert threshold is not None
     assert (old.calibrated_at_count, threshold.low, threshold.high, threshold.enough) == (0, 0, 1, False)
-    assert gallery_calibration.needs_recalibration(120, old.calibrated_at_count, is_idle=False)
+    assert calibration_schedule.needs_recalibration(120, old.calibrated_at_count, is_idle=False)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from app.search.enrolled_faces import query_faces
 from app.search.params import QuerySearchParams, parse_usual
 from app.search.schemas import SearchOut
 from app.search.service import search_by_vector
-from app.serving import gallery_calibration
+from app.serving import calibration_schedule
 from app.serving.deployment_sync import DeploymentSync
 from app.serving.engine import Engine, open_engine
 from app.serving.faces import face_table
@@ -65,7 +65,7 @@ def gallery(resources: Resources) -> GalleryWriter:
 @pytest.fixture
 def engine(gallery: GalleryWriter, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     """An engine that serves the gallery, and whose follower sees no later change."""
-    monkeypatch.setattr(gallery_calibration, "needs_recalibration", lambda *_: False)
+    monkeypatch.setattr(calibration_schedule, "needs_recalibration", lambda *_: False)
     monkeypatch.setattr(DeploymentSync, "save", lambda *_: None)
     monkeypatch.setattr("app.serving.engine.MAX_IMMEDIATE_SECONDS", 10.0)  # however slow this machine is
     with open_engine(gallery.resources) as opened:
@@ -83,7 +83,7 @@ def client(lasting: Resources) -> Iterator[httpx.Client]:
         secret = keys.create_key(session, "reader", "test")[1]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("app.serving.engine.MAX_IMMEDIATE_SECONDS", 10.0)
-        patch.setattr(gallery_calibration, "needs_recalibration", lambda *_: False)
+        patch.setattr(calibration_schedule, "needs_recalibration", lambda *_: False)
         with serve_api(lasting.settings) as url, httpx.Client(base_url=url, headers={"x-api-key": secret}) as opened:
             yield opened
 

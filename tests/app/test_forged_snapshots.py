@@ -10,9 +10,10 @@ import pytest
 from app.errors import Invalid
 from app.resources import Resources, open_resources
 from app.snapshots.files import write_files
-from app.snapshots.manifest import FILES, MANIFEST, ROWS
+from app.snapshots.manifest import FILES, ROWS
 from app.snapshots.reader import check_snapshot
 from app.storage.blob_store import Blobs
+from app.storage.snapshot_folders import MANIFEST
 from ml.files import hash_file
 from tests.app.test_snapshots import bring_back, empty_service, quiet, restore, take
 from tests.rows import GalleryWriter, make_model, people

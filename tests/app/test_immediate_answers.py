@@ -28,7 +28,7 @@ from app.document.api import DocumentedApi
 from app.main import create_app
 from app.resources import Resources
 from app.search import candidates
-from app.serving import gallery_calibration
+from app.serving import calibration_schedule
 from app.storage.audit_log.drafts import EntryDraft
 from tests.databases import delete_collections
 from tests.rows import GalleryWriter, make_model, people
@@ -74,7 +74,7 @@ OTHER_HEADERS = [
 def gallery(lasting_sqlite: Resources, monkeypatch: pytest.MonkeyPatch) -> Iterator[GalleryWriter]:
     """Twenty people with three photos each, whose index counts as fast however slow this machine is."""
     monkeypatch.setattr("app.serving.engine.MAX_IMMEDIATE_SECONDS", 10.0)
-    monkeypatch.setattr(gallery_calibration, "needs_recalibration", lambda *_: False)
+    monkeypatch.setattr(calibration_schedule, "needs_recalibration", lambda *_: False)
     made = GalleryWriter(lasting_sqlite).make(MODEL)
     made.add({MODEL.id: ROWS}, NAMES)
     yield made

@@ -26,13 +26,14 @@ from app.resources import Resources, open_resources
 from app.snapshots.collection_restore import RestoreOptions, restore_collection
 from app.snapshots.contents import list_unruled_tables
 from app.snapshots.files import SnapshotFile, read_files, write_files
-from app.snapshots.manifest import FILES, MANIFEST, MAX_MANIFEST_BYTES, ROWS, SnapshotManifest
+from app.snapshots.manifest import FILES, MAX_MANIFEST_BYTES, ROWS, SnapshotManifest
 from app.snapshots.reader import check_snapshot
 from app.snapshots.reservations import RESERVATION, keep_others_out
 from app.snapshots.restore import Restored, restore_files, restore_service
 from app.snapshots.rows import Report, list_copied_tables, read_sequences
 from app.snapshots.writer import write_snapshot
 from app.storage.blob_store import Blobs
+from app.storage.snapshot_folders import MANIFEST
 from ml.model import SIGNATURE
 from tests.app.test_faces import BASE, enrol, picture
 from tests.databases import migrate, remove_test_data

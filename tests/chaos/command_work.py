@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from app.errors import AppError
-from app.snapshots.manifest import MANIFEST
 from app.snapshots.reader import check_snapshot
+from app.storage.snapshot_folders import MANIFEST
 from ml import images
 from ml.synthetic_faces import draw, person
 from tests.chaos.gallery_work import PHOTOS_PER_PERSON, pack_photos, wait_until_erased

@@ -20,7 +20,7 @@ from app.queue.messages import ExamineGallery, Sweep
 from app.resources import Resources
 from app.serving.reporter import have_followers_caught_up
 from app.snapshots.manifest import SnapshotManifest
-from app.snapshots.store import locate_snapshot
+from app.storage.snapshot_folders import locate_snapshot
 from tests.workers.test_erase import add, collection, work
 from tests.workers.test_erasing import erase_subject, read_state, work_until
 from tests.workers.test_kept_snapshots import find_image, holds, take_directly

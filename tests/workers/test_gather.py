@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from app.resources import Resources
-from app.serving.traffic import RequestTimestamp
 from app.storage.blob_store import Blobs
+from app.storage.request_timestamp import RequestTimestamp
 from app.storage.stored_faces import CropsDamaged
 from app.threads import get_threads, set_threads
 from ml.images import decode_png

@@ -35,7 +35,7 @@ from app.snapshots.files import read_files, write_files
 from app.snapshots.manifest import ROWS, SnapshotManifest
 from app.snapshots.reader import check_snapshot
 from app.snapshots.reservations import RESERVATION
-from app.snapshots.store import locate_snapshot
+from app.storage.snapshot_folders import locate_snapshot
 from tests.erasure_traces import OTHER, SUBJECT, find_traces, leave_traces
 from tests.service import Service
 from tests.workers.test_erasing import (

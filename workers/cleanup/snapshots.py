@@ -7,7 +7,7 @@ from app.db.tables import Job, KeptSnapshot, now
 from app.queue.jobs import LIVE_STATES
 from app.queue.messages import TakeSnapshot
 from app.resources import Resources
-from app.snapshots.store import delete_folder, get_snapshot_id, is_complete, list_snapshot_folders
+from app.storage.snapshot_folders import delete_folder, get_snapshot_id, is_complete, list_snapshot_folders
 from workers.cleanup.steps import ORPHAN_SECONDS
 
 DAY_SECONDS = 86_400.0

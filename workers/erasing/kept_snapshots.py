@@ -15,7 +15,7 @@ from app.queue.jobs import LIVE_STATES
 from app.queue.messages import TakeSnapshot
 from app.resources import Resources
 from app.snapshots.erasure import SnapshotErasure, erase_from_snapshot
-from app.snapshots.store import delete_folder, get_snapshot_id, is_complete, list_snapshot_folders
+from app.storage.snapshot_folders import delete_folder, get_snapshot_id, is_complete, list_snapshot_folders
 from workers.context import JobContext
 
 Counts = dict[str, dict[str, int]]

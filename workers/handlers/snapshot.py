@@ -17,14 +17,14 @@ from app.snapshots.manifest import SnapshotManifest
 from app.snapshots.reservations import keep_others_out
 from app.snapshots.restore import Restored
 from app.snapshots.rows import Report
-from app.snapshots.store import (
+from app.snapshots.writer import write_snapshot
+from app.storage.snapshot_folders import (
     delete_folder,
     list_folders_of,
     locate_snapshot,
     refuse_full_disk,
     stage_snapshot,
 )
-from app.snapshots.writer import write_snapshot
 from ml.files import move_folder
 from workers.context import Interrupted, JobContext, Later
 from workers.erasing.unfinished_restores import remove_restored

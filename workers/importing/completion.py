@@ -10,7 +10,7 @@ from app.db.tables import Deployment, Face, Follower, Job, now
 from app.errors import Conflict
 from app.queue import jobs
 from app.queue.messages import FitFirst, Publish
-from app.serving import gallery_calibration
+from app.serving.calibration_schedule import needs_recalibration
 from app.serving.reporter import is_alive
 from workers.context import JobContext
 from workers.importing.batches import PART_FAILED, count_reason
@@ -35,7 +35,7 @@ def are_models_current(session: Session, collection: str, closed_at: float) -> b
     faces = session.scalar(select(func.count()).where(Face.collection_id == collection)) or 0
     deployments = session.scalars(select(Deployment).where(Deployment.collection_id == collection))
     measured_on = (d.measurements.get(d.champion, {}).get("faces", 0) for d in deployments)
-    return not any(gallery_calibration.needs_recalibration(faces, count, is_idle=True) for count in measured_on)
+    return not any(needs_recalibration(faces, count, is_idle=True) for count in measured_on)
 
 
 def summarise_import(context: JobContext, change: int) -> dict[str, Any]:

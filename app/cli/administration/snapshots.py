@@ -24,13 +24,13 @@ from app.snapshots.reader import check_snapshot
 from app.snapshots.reservations import keep_others_out
 from app.snapshots.restore import restore_service
 from app.snapshots.rows import Report
-from app.snapshots.store import is_kept_folder
 from app.snapshots.writer import write_snapshot
 from app.startup import exit_with_reason
 from app.storage.audit_log.chain import AuditChain
 from app.storage.audit_log.drafts import EntryDraft
 from app.storage.audit_log.home_check import check_home_of_database
 from app.storage.private_files import create_home
+from app.storage.snapshot_folders import is_kept_folder
 
 MAX_SHOWN_FILES = 10
 NEW_COLLECTION_ID: TypeAdapter[str] = TypeAdapter(NewCollectionName)

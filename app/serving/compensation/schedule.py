@@ -7,8 +7,8 @@ from functools import partial
 
 from app.db.session import snapshot
 from app.resources import Resources
-from app.serving import gallery_calibration
 from app.serving.background_tasks import BackgroundTasks
+from app.serving.calibration_schedule import is_importing
 from app.serving.compensation import renewal
 from app.serving.index_builder import IndexKey
 from app.serving.loaded_index import LoadedIndex
@@ -45,7 +45,7 @@ class RenewalSchedule:
         if not is_due or not is_idle or is_running or is_resting:
             return
         with snapshot(self.resources.database) as session:
-            is_idle = not gallery_calibration.is_importing(session, index.key.collection)
+            is_idle = not is_importing(session, index.key.collection)
         if is_idle:
             self._checked[index.key] = now, index.state.change
             self._running = self.tasks.start(("compensate", index), partial(self._renew, index))

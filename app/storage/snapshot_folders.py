@@ -11,8 +11,10 @@ from uuid import uuid4
 
 from app.config import SNAPSHOT_FOLDER
 from app.errors import Busy, Conflict
-from app.snapshots.manifest import MANIFEST
 from app.storage.free_space import MIN_FREE_BYTES, count_free_bytes, format_size, has_room
+
+MANIFEST = "manifest.json"
+"""The file that is written last: a folder without it holds no snapshot."""
 
 
 def locate_snapshot(home: Path, snapshot_id: str) -> Path:

@@ -1,0 +1,105 @@
+"""Decide when to calibrate a deployment again. `gallery_calibration.py` measures."""
+
+import time
+from functools import partial
+
+from sqlalchemy import Engine, func, select
+from sqlalchemy.orm import Session, aliased
+
+from app.db.tables import Face, Job
+from app.queue.jobs import LIVE_STATES
+from app.queue.messages import ImportEmbeddings, IngestBatch
+from app.serving.background_tasks import BackgroundTasks
+from app.serving.gallery_calibration import renew_calibration
+from app.serving.index_builder import IndexKey
+from app.serving.loaded_index import LoadedIndex
+from app.serving.scores import Scores
+
+MIN_FACES_TO_CALIBRATE = 100
+"""Smaller galleries have too few pairs to estimate a false-match rate."""
+RECALIBRATION_CHANGE_RATIO = 0.1
+
+
+class CalibrationSchedule:
+    """Starts calibrations as background tasks, one at a time for each index.
+
+    Only the follower's thread calls it.
+    """
+
+    def __init__(self, database: Engine, tasks: BackgroundTasks, idle_seconds: float) -> None:
+        self.database, self.tasks, self.idle_seconds = database, tasks, idle_seconds
+        self._started_for: dict[IndexKey, tuple[int | None, int, int]] = {}
+        """Of the last calibration that was started: the change of the one before, all faces, and changed faces."""
+        self._changed_counts: dict[IndexKey, tuple[tuple[int, int], int]] = {}  # two changes, and faces changed between
+
+    def renew_if_due(self, session: Session, index: LoadedIndex, scores: Scores) -> None:
+        """Start a new calibration if enough faces have come, gone or changed since the last one.
+
+        The calibration is written to the deployment's row, and read from there like any other change.
+        scores: of the index, from its last calibration
+        """
+        if self.tasks.busy(("calibrate", index)):
+            return
+        is_idle = time.monotonic() - index.last_change_at > self.idle_seconds
+        changed = self._count_changed_faces(session, index, scores) if is_idle else 0
+        faces, calibrated_at_count = index.state.vectors, scores.calibrated_at_count
+        started_for = scores.calibrated_at_change, faces, changed
+        if self._started_for.get(index.key) == started_for:
+            return
+        if not needs_recalibration(faces, calibrated_at_count, is_idle, changed):
+            return
+        if is_importing_vectors(session, index.key.collection):
+            return
+        is_idle = not is_importing(session, index.key.collection)
+        if needs_recalibration(faces, calibrated_at_count, is_idle, changed):
+            self._started_for[index.key] = started_for
+            self.tasks.start(("calibrate", index), partial(renew_calibration, self.database, index))
+
+    def _count_changed_faces(self, session: Session, index: LoadedIndex, scores: Scores) -> int:
+        """Count the faces that were enrolled, named or changed since the calibration, up to those that make it due.
+
+        A gallery may be replaced face by face, and its faces be named, while their number stays.
+        """
+        since, change = scores.calibrated_at_change, index.state.change
+        if since is None or since == change or index.state.vectors < MIN_FACES_TO_CALIBRATE:
+            return 0
+        known, count = self._changed_counts.get(index.key, (None, 0))
+        if known != (since, change):
+            count = count_changed_faces(session, index.key.collection, since, scores.calibrated_at_count)
+            self._changed_counts[index.key] = (since, change), count
+        return count
+
+
+def needs_recalibration(face_count: int, calibrated_at_count: int, is_idle: bool, changed_count: int = 0) -> bool:
+    """Whether to calibrate again: at once if the gallery has doubled, and after a change of 10 % if it is idle.
+
+    changed_count: faces that were enrolled, named or changed otherwise since the last calibration
+    """
+    if face_count < MIN_FACES_TO_CALIBRATE:
+        return False
+    change = max(changed_count, abs(face_count - calibrated_at_count))
+    return face_count >= 2 * calibrated_at_count or (
+        is_idle and change > RECALIBRATION_CHANGE_RATIO * calibrated_at_count
+    )
+
+
+def count_changed_faces(session: Session, collection: str, since: int, calibrated_at_count: int) -> int:
+    """Count the faces that were enrolled or changed after that change, up to those that make a calibration due."""
+    limit = int(RECALIBRATION_CHANGE_RATIO * calibrated_at_count) + 1
+    changed = select(Face.pk).where(Face.collection_id == collection, Face.change > since).limit(limit)
+    return session.scalar(select(func.count()).select_from(changed.subquery())) or 0
+
+
+def is_importing(session: Session, collection: str) -> bool:
+    """Whether an import into the collection is still enrolling photos."""
+    parent = aliased(Job)
+    parts = select(Job.id).join(parent, Job.parent_id == parent.id)
+    live = parts.where(Job.kind == IngestBatch.kind, Job.state.in_(LIVE_STATES))
+    return session.scalar(live.where(parent.body["collection"].as_string() == collection).limit(1)) is not None
+
+
+def is_importing_vectors(session: Session, collection: str) -> bool:
+    """Whether an import of vectors into the collection has begun and is not at its last row, which takes seconds."""
+    is_begun = (Job.kind == ImportEmbeddings.kind, Job.state.in_(LIVE_STATES), Job.started_at.is_not(None))
+    live = session.execute(select(Job.body, Job.result).where(*is_begun)).all()
+    return any(row.body["collection"] == collection and not row.result for row in live)
