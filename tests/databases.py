@@ -1,5 +1,6 @@
 """New databases for tests: copies of one that the migrations made once in this process."""
 
+import atexit
 import shutil
 import sqlite3
 import tempfile
@@ -41,6 +42,7 @@ def migrate(settings: Settings) -> None:
 def migrated_file() -> Path:
     """An empty SQLite database of the newest schema."""
     home = Path(tempfile.mkdtemp(prefix="likeness-schema-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
     upgrade_database(Settings(home=home).database)
     path = home / "likeness.sqlite"
     with closing(sqlite3.connect(path)) as database:

@@ -26,6 +26,7 @@ SMALL = {
     "folds": 2,
     "methods": ("wccn", "wpca", "ldml"),
 }
+SHORT = {"steps": 10, "local_steps": 10}
 QUICK = {"batch": 32, "inner": 12, "averaging": 0.9}
 NEVER = ("cosine", "l2", "low_rank", "scml", "subsml", "wccn", "wpca")
 GO_ON = [n for n in names("embedders") if n not in NEVER]
@@ -114,13 +115,19 @@ def test_the_proximal_weight_keeps_a_continued_fit_near_the_model(name: str) -> 
 
 @pytest.mark.parametrize("name", GO_ON)
 def test_more_is_learned_from_more_labels(name: str) -> None:
-    """A model that knows half of the people goes on with all of them: it is no worse, and the same seed repeats it."""
+    """A model that knows half of the people goes on with all of them, and is no worse."""
     [task] = KNOWN.tasks
     half = replace(task, faces=task.faces[:200], values=task.values[:200], people=task.people[:200])
     before = small(name, steps=100).fit(TrainingSet(KNOWN.rows[:200], (half,)))
-    on, again = (small(name).start_from(before).fit(KNOWN) for _ in range(2))
-    np.testing.assert_array_equal(on.embed(NEW.rows), again.embed(NEW.rows))
-    assert alike(on) > alike(before) - 0.03
+    assert alike(small(name).start_from(before).fit(KNOWN)) > alike(before) - 0.03
+
+
+@pytest.mark.parametrize("name", GO_ON)
+def test_a_continued_fit_is_repeated_by_the_same_seed(name: str) -> None:
+    on, again = (small(name, **SHORT).start_from(fitted(name)).fit(FEW).embed(NEW.rows) for _ in range(2))
+    np.testing.assert_array_equal(on, again)
+    if name != "auto":  # it may keep the model
+        assert not np.array_equal(on, fitted(name).embed(NEW.rows))
 
 
 @pytest.mark.parametrize("name", GO_ON)
