@@ -28,6 +28,7 @@ POLL_SECONDS = 0.1
 ORPHAN_SECONDS = 30
 """How long processes may outlive their supervisor on a crowded machine."""
 SEARCH_SECONDS = 60.0
+STOP_SECONDS = 20.0
 SHOWN_LOG_CHARACTERS = 3000
 
 
@@ -53,7 +54,11 @@ class ServiceSubprocess:
         headers = {"x-api-key": self._create_key()}
         self.client = httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=30)
         self.process: subprocess.Popen[bytes] | None = None
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self._end()
+            raise
 
     def _create_key(self) -> str:
         """Create an administrator's key, and the database if there is none."""
@@ -128,7 +133,18 @@ class ServiceSubprocess:
     def stop(self) -> None:
         assert self.process is not None
         self.process.terminate()
-        self.process.wait(20)
+        try:
+            self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it did not stop within {STOP_SECONDS} s\n{self.read_log_end()}") from None
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        """Leave neither a process nor a connection, whatever has failed."""
+        if self.process is not None:
+            self.process.kill()  # its processes end with it
+            self.process.wait()
         self.client.close()
 
     def wait_for_job(self, path: str, seconds: float = 120) -> dict[str, Any]:

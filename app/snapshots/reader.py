@@ -76,7 +76,11 @@ def _refuse_unreadable_rows(folder: Path, context: ExceptionContext) -> None:
     error = context.original_exception
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)  # a text that is not UTF-8 has none
     if isinstance(error, sqlite3.OperationalError) and code == sqlite3.SQLITE_ERROR:
-        raise Invalid(f"the rows of {folder} cannot be read: {error}") from error
+        raise _make_unreadable_error(folder, error) from error
+
+
+def _make_unreadable_error(folder: Path, error: Exception) -> Invalid:
+    return Invalid(f"the rows of {folder} cannot be read: {error}")
 
 
 def copy_rows(folder: Path, manifest: SnapshotManifest, path: Path) -> None:
@@ -112,7 +116,7 @@ def _check_schema(folder: Path, path: Path) -> None:
         with closing(sqlite3.connect(path)) as rows:
             extra = rows.execute(f"select type, name from sqlite_master where not ({is_plain}) limit 1").fetchone()
     except sqlite3.DatabaseError as error:
-        raise Invalid(f"the rows of {folder} cannot be read: {error}") from error
+        raise _make_unreadable_error(folder, error) from error
     if extra:
         raise Invalid(f"{folder} was altered: it has the {extra[0]} {extra[1]!r}, where only tables belong")
 
@@ -125,7 +129,7 @@ def _check_names(folder: Path, path: Path) -> None:
             try:
                 forged = rows.execute(f"select {column} from {table} where {bad} limit 1").fetchone()
             except sqlite3.OperationalError as error:
-                raise Invalid(f"the rows of {folder} cannot be read: {error}") from error
+                raise _make_unreadable_error(folder, error) from error
             if forged:
                 raise Invalid(f"{folder} was altered: {forged[0]!r} cannot be the {column} of a row of {table}")
 

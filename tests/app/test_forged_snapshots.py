@@ -49,6 +49,15 @@ def forge(resources: Resources, folder: Path, path: str | None = None, statement
     (folder / MANIFEST).write_text(json.dumps(manifest))
 
 
+def alter_rows(folder: Path, statement: str) -> None:
+    """Change the rows of a snapshot, and its hash of them."""
+    with closing(sqlite3.connect(folder / ROWS)) as rows, rows:
+        rows.execute(statement)
+    manifest = json.loads((folder / MANIFEST).read_text())
+    manifest |= {"rows_sha256": hash_file(folder / ROWS)}
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+
+
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("path", FORGED)
 def test_a_forged_path_is_refused_before_anything_is_written(resources: Resources, tmp_path: Path, path: str) -> None:
@@ -195,11 +204,7 @@ def test_rows_that_cannot_be_read_are_no_database_that_is_away(
     resources: Resources, tmp_path: Path, statement: str
 ) -> None:
     take(resources, tmp_path / "forged")
-    with closing(sqlite3.connect(tmp_path / "forged" / ROWS)) as rows, rows:
-        rows.execute(statement)
-    manifest = json.loads((tmp_path / "forged" / MANIFEST).read_text())
-    manifest |= {"rows_sha256": hash_file(tmp_path / "forged" / ROWS)}
-    (tmp_path / "forged" / MANIFEST).write_text(json.dumps(manifest))
+    alter_rows(tmp_path / "forged", statement)
     with pytest.raises(Invalid, match="cannot be read"):
         restore(empty_service(tmp_path / "other"), tmp_path / "forged")
 
@@ -214,11 +219,7 @@ def test_rows_that_cannot_be_read_are_no_database_that_is_away(
 )
 def test_views_and_triggers_are_refused(resources: Resources, tmp_path: Path, statement: str) -> None:
     take(resources, tmp_path / "forged")
-    with closing(sqlite3.connect(tmp_path / "forged" / ROWS)) as rows, rows:
-        rows.execute(statement)
-    manifest = json.loads((tmp_path / "forged" / MANIFEST).read_text())
-    manifest |= {"rows_sha256": hash_file(tmp_path / "forged" / ROWS)}
-    (tmp_path / "forged" / MANIFEST).write_text(json.dumps(manifest))
+    alter_rows(tmp_path / "forged", statement)
     with pytest.raises(Invalid, match="only tables belong"):
         check_snapshot(tmp_path / "forged", quiet)
 
