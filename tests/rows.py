@@ -1,6 +1,6 @@
 """Write faces directly into the tables, as enrolment does, for tests of the code that reads them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -10,7 +10,7 @@ import numpy as np
 from sqlalchemy import delete, insert, select
 
 from app.db.session import writing
-from app.db.tables import Collection, Deployment, Embedding, Face, Removal, Subject
+from app.db.tables import Collection, Deployment, Embedding, Face, Label, Removal, Subject
 from app.resources import Resources
 from ml.calibration import Calibration
 from ml.embedders.wpca import Wpca
@@ -107,6 +107,17 @@ class GalleryWriter:
             self.pks += pks
         self.resources.notifier.notify("changes")
         return [str(face["face_id"]) for face in faces]
+
+    def label(self, pairs: Iterable[tuple[int, int]], *, same: bool) -> None:
+        """Label pairs of faces, known by their pks, as the API does."""
+        with writing(self.resources.database) as session:
+            for pair in pairs:
+                face_a, face_b = sorted(pair)
+                session.add(Label(task="identity", face_a=face_a, face_b=face_b, same=same, by="test"))
+            collection = session.get_one(Collection, self.collection)
+            collection.change += 1
+            collection.label_change = collection.change
+        self.resources.notifier.notify("changes")
 
     def remove(self, pks: Sequence[int]) -> None:
         with writing(self.resources.database) as session:

@@ -15,12 +15,14 @@ DEFAULT_FMR = 0.001
 class Measurement:
     """An entry of `Deployment.measurements`: see `app.serving.gallery_calibration.measure_gallery`.
 
-    change: None if an earlier version measured it
+    change, named_faces: None if an earlier version measured it; labelled_faces: named by labels alone
     """
 
     calibration: Calibration | None = None
     default_fmr: float = DEFAULT_FMR
     faces: int = 0
+    named_faces: int | None = None
+    labelled_faces: int = 0
     change: int | None = None
     curve: tuple[OperatingPoint, ...] = ()
     open_set: OpenSetCalibration | None = None
@@ -34,6 +36,8 @@ class Measurement:
             calibration=Calibration.from_dict(calibration) if calibration else None,
             default_fmr=float(stored.get("default_fmr", DEFAULT_FMR)),
             faces=int(stored.get("faces", 0)),
+            named_faces=None if stored.get("named_faces") is None else int(stored["named_faces"]),
+            labelled_faces=int(stored.get("labelled_faces", 0)),
             change=None if stored.get("change") is None else int(stored["change"]),
             curve=tuple(OperatingPoint(**point) for point in stored.get("curve", ())),
             open_set=OpenSetCalibration.from_dict(open_set["calibration"]) if open_set else None,

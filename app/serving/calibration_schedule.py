@@ -10,6 +10,7 @@ from app.db.tables import Face, Job
 from app.queue.jobs import LIVE_STATES
 from app.queue.messages import ImportEmbeddings, IngestBatch
 from app.serving.background_tasks import BackgroundTasks
+from app.serving.deployments import ServedDeployment
 from app.serving.gallery_calibration import renew_calibration
 from app.serving.index_builder import IndexKey
 from app.serving.loaded_index import LoadedIndex
@@ -28,66 +29,80 @@ class CalibrationSchedule:
 
     def __init__(self, database: Engine, tasks: BackgroundTasks, idle_seconds: float) -> None:
         self.database, self.tasks, self.idle_seconds = database, tasks, idle_seconds
-        self._started_for: dict[IndexKey, tuple[int | None, int, int]] = {}
-        """Of the last calibration that was started: the change of the one before, all faces, and changed faces."""
-        self._changed_counts: dict[IndexKey, tuple[tuple[int, int], int]] = {}  # two changes, and faces changed between
+        self._started_for: dict[IndexKey, tuple[int | None, int, float]] = {}
+        """Of the last calibration that was started: the change of the one before, all faces, and the changed share."""
+        self._changed_counts: dict[IndexKey, tuple[tuple[int, int], int, int]] = {}
+        """Two changes of a collection, and how many faces and named faces have changed between them."""
 
-    def renew_if_due(self, session: Session, index: LoadedIndex, scores: Scores) -> None:
-        """Start a new calibration if enough faces have come, gone or changed since the last one.
+    def renew_if_due(self, session: Session, served: ServedDeployment) -> None:
+        """Start a new calibration of the champion if enough faces or names have changed since the last one.
 
         The calibration is written to the deployment's row, and read from there like any other change.
-        scores: of the index, from its last calibration
         """
+        index, scores = served.champion, served.scores[served.champion.key.model_id]
         if self.tasks.busy(("calibrate", index)):
             return
+        labelled = served.constraints.constraints.labelled_subjects
         is_idle = time.monotonic() - index.last_change_at > self.idle_seconds
-        changed = self._count_changed_faces(session, index, scores) if is_idle else 0
+        changed_share = self._find_changed_share(session, index, scores, len(labelled)) if is_idle else 0.0
         faces, calibrated_at_count = index.state.vectors, scores.calibrated_at_count
-        started_for = scores.calibrated_at_change, faces, changed
+        started_for = scores.calibrated_at_change, faces, changed_share
         if self._started_for.get(index.key) == started_for:
             return
-        if not needs_recalibration(faces, calibrated_at_count, is_idle, changed):
+        if not needs_recalibration(faces, calibrated_at_count, is_idle, changed_share):
             return
         if is_importing_vectors(session, index.key.collection):
             return
         is_idle = not is_importing(session, index.key.collection)
-        if needs_recalibration(faces, calibrated_at_count, is_idle, changed):
+        if needs_recalibration(faces, calibrated_at_count, is_idle, changed_share):
             self._started_for[index.key] = started_for
-            self.tasks.start(("calibrate", index), partial(renew_calibration, self.database, index))
+            self.tasks.start(("calibrate", index), partial(renew_calibration, self.database, index, labelled))
 
-    def _count_changed_faces(self, session: Session, index: LoadedIndex, scores: Scores) -> int:
-        """Count the faces that were enrolled, named or changed since the calibration, up to those that make it due.
+    def _find_changed_share(self, session: Session, index: LoadedIndex, scores: Scores, labelled_count: int) -> float:
+        """Return the part of the faces, or of those with a name, that has changed since the calibration.
 
-        A gallery may be replaced face by face, and its faces be named, while their number stays.
+        A gallery may be replaced face by face, and its faces be named, or be named by labels, while their
+        number stays. Strangers are named after the faces with a name, however few they are.
         """
         since, change = scores.calibrated_at_change, index.state.change
-        if since is None or since == change or index.state.vectors < MIN_FACES_TO_CALIBRATE:
-            return 0
-        known, count = self._changed_counts.get(index.key, (None, 0))
+        named_count = max(MIN_FACES_TO_CALIBRATE, scores.calibrated_at_named_count or 0)
+        if since is None or index.state.vectors < MIN_FACES_TO_CALIBRATE:
+            return 0.0
+        known, changed, named = self._changed_counts.get(index.key, (None, 0, 0))
         if known != (since, change):
-            count = count_changed_faces(session, index.key.collection, since, scores.calibrated_at_count)
-            self._changed_counts[index.key] = (since, change), count
-        return count
+            changed = count_changed_faces(session, index.key.collection, since, scores.calibrated_at_count)
+            named = count_changed_faces(session, index.key.collection, since, named_count, only_named=True)
+            self._changed_counts[index.key] = (since, change), changed, named
+        of_all = changed / max(1, scores.calibrated_at_count)
+        if scores.calibrated_at_named_count is None:  # by an earlier version, which took no labels into account
+            return 1.0 if labelled_count else of_all
+        return max(of_all, (named + abs(labelled_count - scores.calibrated_at_labelled_count)) / named_count)
 
 
-def needs_recalibration(face_count: int, calibrated_at_count: int, is_idle: bool, changed_count: int = 0) -> bool:
+def needs_recalibration(face_count: int, calibrated_at_count: int, is_idle: bool, changed_share: float = 0.0) -> bool:
     """Whether to calibrate again: at once if the gallery has doubled, and after a change of 10 % if it is idle.
 
-    changed_count: faces that were enrolled, named or changed otherwise since the last calibration
+    changed_share: of the faces, what has changed otherwise since the last calibration
     """
     if face_count < MIN_FACES_TO_CALIBRATE:
         return False
-    change = max(changed_count, abs(face_count - calibrated_at_count))
-    return face_count >= 2 * calibrated_at_count or (
-        is_idle and change > RECALIBRATION_CHANGE_RATIO * calibrated_at_count
-    )
+    growth = abs(face_count - calibrated_at_count) / max(1, calibrated_at_count)
+    is_changed = max(changed_share, growth) > RECALIBRATION_CHANGE_RATIO
+    return face_count >= 2 * calibrated_at_count or (is_idle and is_changed)
 
 
-def count_changed_faces(session: Session, collection: str, since: int, calibrated_at_count: int) -> int:
-    """Count the faces that were enrolled or changed after that change, up to those that make a calibration due."""
+def count_changed_faces(
+    session: Session, collection: str, since: int, calibrated_at_count: int, *, only_named: bool = False
+) -> int:
+    """Count the faces that were enrolled or changed after that change, up to those that make a calibration due.
+
+    calibrated_at_count: the faces, or the named faces, of the last calibration
+    """
     limit = int(RECALIBRATION_CHANGE_RATIO * calibrated_at_count) + 1
-    changed = select(Face.pk).where(Face.collection_id == collection, Face.change > since).limit(limit)
-    return session.scalar(select(func.count()).select_from(changed.subquery())) or 0
+    changed = select(Face.pk).where(Face.collection_id == collection, Face.change > since)
+    if only_named:
+        changed = changed.where(Face.subject_pk.is_not(None), Face.role != "distractor")
+    return session.scalar(select(func.count()).select_from(changed.limit(limit).subquery())) or 0
 
 
 def is_importing(session: Session, collection: str) -> bool:

@@ -84,7 +84,7 @@ class DeploymentSync:
         if served.champion.key.model_id == row.champion:
             self._preload_models(session, row)
             self.compensation.renew_if_due(served.champion)
-            self.calibration.renew_if_due(session, served.champion, served.scores[row.champion])
+            self.calibration.renew_if_due(session, served)
             for index in served.indexes.values():
                 if index.state.vectors < MIN_SAVED_VECTORS or index.saved_change == index.state.change:
                     continue

@@ -1,6 +1,6 @@
 """Measure a deployment: score calibration, IVF cells, and the recall/latency curve."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
@@ -17,6 +17,7 @@ from app.resources import Resources
 from app.serving import index_builder
 from app.serving.compensation.store import Compensation, read_compensation
 from app.serving.index_builder import IndexKey
+from app.serving.labels.reader import read_constraints
 from app.serving.loaded_index import LoadedIndex
 from app.serving.open_set_measurement import measure_open_set
 from ml import registry
@@ -47,8 +48,9 @@ def measure_gallery(resources: Resources, collection: str, task: str, model: Mod
     {"calibration": Calibration.to_dict() or None, "default_fmr", "thresholds": [{asked, distance, fmr, low, high,
     enough}], "open_set": {"calibration": OpenSetCalibration.to_dict(), "rates": [{fpir, distance, possible_distance,
     low, high, enough, named_rightly}]} or None, "cells": p, "curve": [{m, recall, fraction, ms}], "faces",
-    "change": the last one of the collection by then, "index": its name, "measured_at", "compensation": version of the
-    source compensation that corrected the embeddings}
+    "named_faces": of these, "labelled_faces": of these, by labels alone, "change": the last one of the collection by
+    then, "index": its name, "measured_at", "compensation": version of the source compensation that corrected the
+    embeddings}
 
     For an index with two stages there are also "candidates", which the second stage ranks, and "candidate_curve":
     [{candidates, recall_at_1, recall, ms}].
@@ -84,15 +86,19 @@ def measure_with_compensation(
     )
     faces = read_faces(session, key.collection)
     change = index_builder.read_change(session, key.collection, key.collection_created_at) or 0
-    return _measure_index(LoadedIndex(key, model, index, change, compensation), faces)
+    labelled = read_constraints(session, key.collection, key.task, change).constraints.labelled_subjects
+    return _measure_index(LoadedIndex(key, model, index, change, compensation), faces, labelled)
 
 
-def renew_calibration(database: Engine, loaded: LoadedIndex) -> bool:
-    """Calibrate a champion on its live index and store the result. Returns False if it is no longer the champion."""
+def renew_calibration(database: Engine, loaded: LoadedIndex, labelled_subjects: Mapping[int, int]) -> bool:
+    """Calibrate a champion on its live index and store the result. Returns False if it is no longer the champion.
+
+    labelled_subjects: see `LabelConstraints`
+    """
     key = loaded.key
     with snapshot(database) as session:
         faces = read_faces(session, key.collection)
-    calibration = _measure_index(loaded, faces)
+    calibration = _measure_index(loaded, faces, labelled_subjects)
     with writing(database) as session:
         collection = session.get(Collection, key.collection, with_for_update=True, populate_existing=True)
         deployment = session.get(Deployment, (key.collection, key.task), populate_existing=True)
@@ -119,6 +125,19 @@ class GalleryFaces:
         chosen = np.isin(self.ids, ids, assume_unique=True)
         return GalleryFaces(self.ids[chosen], self.subjects[chosen], self.is_distractor[chosen])
 
+    def name_labelled(self, labelled_subjects: Mapping[int, int]) -> "GalleryFaces":
+        """Return the faces with the names that labels give them: see `LabelConstraints.labelled_subjects`."""
+        labelled = np.array(sorted(labelled_subjects.items()), np.int64).reshape(-1, 2)
+        labelled = labelled[np.isin(labelled[:, 0], self.ids, assume_unique=True)]
+        subjects = self.subjects.copy()
+        subjects[np.searchsorted(self.ids, labelled[:, 0])] = labelled[:, 1]
+        return GalleryFaces(self.ids, subjects, self.is_distractor)
+
+    @property
+    def is_named(self) -> NDArray[np.bool_]:
+        """(n,) which faces have a name; distractors have none."""
+        return (self.subjects >= 0) & ~self.is_distractor
+
     @property
     def people(self) -> Ids:
         """(n,) the person of each face, -1 if unknown. Each distractor counts as a separate person."""
@@ -140,7 +159,7 @@ def read_faces(session: Session, collection: str) -> GalleryFaces:
     return GalleryFaces(np.ascontiguousarray(ids), np.ascontiguousarray(subjects), are_distractors == 1)
 
 
-def _measure_index(loaded: LoadedIndex, faces: GalleryFaces) -> dict[str, Any]:
+def _measure_index(loaded: LoadedIndex, faces: GalleryFaces, labelled_subjects: Mapping[int, int]) -> dict[str, Any]:
     index, change, rng = loaded.index, loaded.state.change, np.random.default_rng(0)
     sample_size = max(100, SAMPLE_BYTES // (4 * index.dim))
     with loaded.lock.gen_rlock():
@@ -156,17 +175,20 @@ def _measure_index(loaded: LoadedIndex, faces: GalleryFaces) -> dict[str, Any]:
         calibration = None
     if calibration and (unseen := _read_held_out_calibration(loaded.model, loaded.key)):
         calibration = replace(unseen, impostors=calibration.impostors)
+    is_named, named = faces.is_named, faces.name_labelled(labelled_subjects)
     return {
         "calibration": calibration.to_dict() if calibration else None,
         "default_fmr": DEFAULT_FMR,
         "thresholds": [{"asked": f} | asdict(calibration.threshold(f)) for f in FALSE_MATCH_RATES]
         if calibration
         else [],
-        "open_set": _measure_strangers(loaded, faces) if loaded.key.task == "identity" else None,
+        "open_set": _measure_strangers(loaded, named, is_named) if loaded.key.task == "identity" else None,
         "cells": index.cells,
         "index": registry.name_of(type(index)),
         **speed,
         "faces": len(ids),
+        "named_faces": int(named.is_named.sum()),
+        "labelled_faces": len(labelled_subjects),
         "change": change,
         "measured_at": now(),
         "compensation": loaded.key.compensation,
@@ -188,12 +210,15 @@ def _measure_speed(loaded: LoadedIndex, queries: Rows) -> dict[str, Any]:
     }
 
 
-def _measure_strangers(loaded: LoadedIndex, faces: GalleryFaces) -> dict[str, Any]:
-    """Measure how strangers score here, by searches for people that the model was not trained on."""
+def _measure_strangers(loaded: LoadedIndex, faces: GalleryFaces, is_probe: NDArray[np.bool_]) -> dict[str, Any]:
+    """Measure how strangers score here, by searches for people that the model was not trained on.
+
+    is_probe: (n,) which faces may be searched for
+    """
     people = GalleryPeople.from_rows(faces.ids, faces.subjects, faces.is_distractor)
     learned = _read_held_out_searches(loaded.model, loaded.key)
     strangers = None if learned is None else learned.strangers
-    return measure_open_set(loaded, people, strangers, learned.rule if learned else DecisionRule()).to_dict(
+    return measure_open_set(loaded, people, is_probe, strangers, learned.rule if learned else DecisionRule()).to_dict(
         len(faces.ids)
     )
 

@@ -10,7 +10,7 @@ from ml.distances import Distance
 from ml.errors import TooFewPairs
 from ml.identification.open_set import OpenSetCalibration
 from ml.identification.person_distance import DecisionRule
-from ml.identification.searches import GalleryPeople, SearchOutcomes, search_gallery
+from ml.identification.searches import Flags, GalleryPeople, SearchOutcomes, search_gallery
 from ml.identification.stranger_searches import StrangerSearches
 from ml.indexes.base import Neighbours
 from ml.types import Ids, Rows
@@ -75,10 +75,16 @@ class OpenSetMeasurement:
 
 
 def measure_open_set(
-    loaded: LoadedIndex, people: GalleryPeople, learned: tuple[StrangerSearches, ...] | None, rule: DecisionRule
+    loaded: LoadedIndex,
+    people: GalleryPeople,
+    is_probe: Flags,
+    learned: tuple[StrangerSearches, ...] | None,
+    rule: DecisionRule,
 ) -> OpenSetMeasurement:
     """Measure the scores of strangers.
 
+    is_probe: (n,) which faces of people with a name are searched for: not those that labels alone name, since labels of
+        faces that look alike would have strangers look farther away than they are
     learned: None if the model was not trained on this gallery; a sample of its people is then searched for without
         their own faces. Otherwise the searches of people held out of its training, which may be empty: the distances
         between people that it was trained on are too large to stand for strangers.
@@ -88,7 +94,7 @@ def measure_open_set(
     strangers: list[StrangerSearches] = list(learned or ())
     enrolled = None
     if learned is None and people.is_named.sum() > 1:
-        enrolled = search_gallery(index, people, people.sample(people.is_named, limit, rng), rule)
+        enrolled = search_gallery(index, people, people.sample(people.is_named, limit, rng, is_probe), rule)
         strangers += _summarise("leave-one-out", enrolled, len(people.ids))
     if people.is_distractor.any() and people.is_named.any():
         positions = people.sample(people.is_distractor, min(limit, MAX_DISTRACTOR_SEARCHES), rng)

@@ -31,6 +31,8 @@ class Scores:
         no similarities, and nothing passes or fails
     calibrated_at_count: the number of faces in the gallery when it was calibrated; 0 if it was not, or if an older
         version did it, which stored no confidence intervals
+    calibrated_at_named_count: of these, the faces with a name, by labels too; None: not known
+    calibrated_at_labelled_count: of these, the faces that only labels name
     calibrated_at_change: the collection's last change by then; None: not known
     curve: recall and latency by rising m; empty if it was not measured
     candidates: how many faces a second stage ranks; None: the index has one stage, or none was measured
@@ -42,6 +44,8 @@ class Scores:
     calibration: Calibration | None = None
     default_fmr: float = DEFAULT_FMR
     calibrated_at_count: int = 0
+    calibrated_at_named_count: int | None = None
+    calibrated_at_labelled_count: int = 0
     calibrated_at_change: int | None = None
     curve: tuple[OperatingPoint, ...] = ()
     default_fpir: float = DEFAULT_FPIR
@@ -65,6 +69,8 @@ class Scores:
             calibration=own or model.calibrations.get(task),
             default_fmr=measured.default_fmr,
             calibrated_at_count=0 if own and not own.impostors.effective else measured.faces,
+            calibrated_at_named_count=measured.named_faces,
+            calibrated_at_labelled_count=measured.labelled_faces,
             calibrated_at_change=measured.change,
             curve=measured.curve,
             default_fpir=default_fpir,

@@ -4,6 +4,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple, Self, TypeVar
 
 
@@ -102,6 +103,11 @@ class LabelConstraints:
     def person(self, owner: int) -> int:
         """Return the owner that stands for the person."""
         return self.joined.get(owner, owner)
+
+    @cached_property
+    def labelled_subjects(self) -> Mapping[int, int]:
+        """Face without a name -> the named person whom labels joined it to."""
+        return {owner // 2: person // 2 for owner, person in self.joined.items() if owner % 2 and not person % 2}
 
     @classmethod
     def from_labels(cls, labels: Iterable[LabelledPair], owners: Mapping[int, int]) -> "LabelConstraints":

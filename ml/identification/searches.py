@@ -92,9 +92,13 @@ class GalleryPeople:
     def _sorted_owners(self) -> Ids:
         return self.owners[self._order]
 
-    def sample(self, chosen: Flags, limit: int, rng: np.random.Generator) -> Ids:
-        """Draw positions of at most `limit` faces of the chosen (P,) owners, one of each before a second of anybody."""
-        faces = rng.permutation(np.flatnonzero(chosen[self.owners] & (self.face_counts <= MAX_OWN_FACES)[self.owners]))
+    def sample(self, chosen: Flags, limit: int, rng: np.random.Generator, is_probe: Flags | None = None) -> Ids:
+        """Draw positions of at most `limit` faces of the chosen (P,) owners, one of each before a second of anybody.
+
+        is_probe: (n,) which faces may be drawn, None: all
+        """
+        of_owners = (chosen & (self.face_counts <= MAX_OWN_FACES))[self.owners]
+        faces = rng.permutation(np.flatnonzero(of_owners if is_probe is None else of_owners & is_probe))
         order = np.argsort(self.owners[faces], kind="stable")
         owners = self.owners[faces][order]
         starts = np.searchsorted(owners, owners)

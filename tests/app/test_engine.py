@@ -485,10 +485,9 @@ def test_a_gallery_is_measured_when_it_has_grown(resources: Resources, engine: E
         assert threshold.high / threshold.low > 1.2 * pairs[1] / pairs[0]  # since 40 people share them
     with reading(resources.database) as session:
         kept = session.get_one(Deployment, ("staff", "identity")).measurements[MODEL.id]
-    pairs, searches = {"calibration", "default_fmr", "thresholds"}, {"open_set"}
-    assert (
-        kept.keys() == {"cells", "curve", "faces", "change", "measured_at", "compensation", "index"} | pairs | searches
-    )
+    counts = {"faces", "named_faces", "labelled_faces"}
+    measured = {"calibration", "default_fmr", "thresholds", "open_set", "cells", "curve"}
+    assert kept.keys() == counts | measured | {"change", "measured_at", "compensation", "index"}
     [strangers] = kept["open_set"]["calibration"]["strangers"]
     assert (strangers["source"], strangers["people"], strangers["searches"]) == ("leave-one-out", 40, 120)
     again = gallery_calibration.measure_gallery(resources, "staff", "identity", MODEL)["calibration"]
@@ -511,12 +510,32 @@ def test_a_gallery_is_measured_when_its_faces_are_named_or_replaced(resources: R
             session.get_one(Face, pk).change = collection.change
     resources.notifier.notify("changes")
     until(lambda: count_strangers(engine) == 40)
-    measured_at = read_measured_at(resources)
+    measured_at = read_measured(resources)["measured_at"]
     for step in range(3):  # each less than a tenth of the faces
         gallery.remove(gallery.pks[:6])
         gallery.add({MODEL.id: rows[:6] + 30 + step}, [f"n{step}"] * 6)
         assert known(engine) == 120
-    until(lambda: read_measured_at(resources) > measured_at)
+    until(lambda: read_measured(resources)["measured_at"] > measured_at)
+
+
+def test_a_gallery_is_measured_when_labels_name_its_faces(resources: Resources, engine: Engine) -> None:
+    """Only faces that were enrolled with a name are searched for, against all that searches find as somebody."""
+    gallery = GalleryWriter(resources).make(MODEL)
+    rows, subjects = people(40, 2)
+    gallery.add({MODEL.id: rows}, subjects)
+    gallery.add({MODEL.id: people(100, 1, seed=1)[0]}, [None] * 100)
+    until(lambda: count_measured_names(resources) == (80, 0))
+    gallery.label([(pk, gallery.pks[2 * i]) for i, pk in enumerate(gallery.pks[80:120])], same=True)
+    until(lambda: count_measured_names(resources) == (120, 40))
+    published = gallery_calibration.measure_gallery(resources, "staff", "identity", MODEL)["open_set"]
+    assert json.loads(json.dumps(published)) == read_measured(resources)["open_set"]
+    assert published["calibration"]["strangers"][0]["searches"] == 80
+
+
+def count_measured_names(resources: Resources) -> tuple[int, int]:
+    """Return how many faces had a name at the last calibration, and how many of them by labels alone."""
+    measured = read_measured(resources)
+    return measured.get("named_faces", 0), measured.get("labelled_faces", 0)
 
 
 def count_strangers(engine: Engine) -> int:
@@ -528,9 +547,9 @@ def count_strangers(engine: Engine) -> int:
     return sum(strangers.people for strangers in open_set.strangers) if open_set else 0
 
 
-def read_measured_at(resources: Resources) -> float:
+def read_measured(resources: Resources) -> dict[str, Any]:
     with reading(resources.database) as session:
-        return float(session.get_one(Deployment, ("staff", "identity")).measurements[MODEL.id]["measured_at"])
+        return dict(session.get_one(Deployment, ("staff", "identity")).measurements.get(MODEL.id, {}))
 
 
 def test_what_an_older_version_measured_is_to_be_measured_anew(resources: Resources) -> None:

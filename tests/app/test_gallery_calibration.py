@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from app.db.session import RAW_ROWS_PER_BATCH, reading, stream_raw_rows
 from app.resources import Resources
 from app.serving import gallery_calibration
-from app.serving.gallery_calibration import read_faces
+from app.serving.gallery_calibration import GalleryFaces, read_faces
 from tests.rows import GalleryWriter, make_model, people
 
 
@@ -42,3 +42,11 @@ def test_faces_are_read_in_small_parts_with_their_people_and_roles(
     assert faces.subjects[600:].tolist() == [-1, -1, faces.subjects[14]]
     assert np.unique(faces.subjects[:600], return_counts=True)[1].tolist() == [2] * 300
     assert (faces.ids.dtype, faces.subjects.dtype, len(nobody.ids)) == (np.int64, np.int64, 0)
+
+
+def test_labels_name_faces_that_are_enrolled() -> None:
+    faces = GalleryFaces(np.array([3, 5, 8, 9]), np.array([2, -1, -1, 7]), np.array([False, False, False, True]))
+    named = faces.name_labelled({8: 2, 6: 7})
+    assert named.subjects.tolist() == [2, -1, 2, 7]
+    assert named.is_named.tolist() == [True, False, True, False]
+    assert faces.name_labelled({}).subjects.tolist() == [2, -1, -1, 7]

@@ -89,13 +89,10 @@ class ServedConstraints:
 
         How much nearer they are than the next person then says nothing, and strangers would be named.
         """
-        distractors = {face.owner for face in self.faces.values() if face.role == "distractor"}
-        return frozenset(
-            person
-            for person, owners in self.members.items()
-            if len(owners) > SHORTLIST_PEOPLE
-            and sum(not owner % 2 or owner in distractors for owner in owners) > SHORTLIST_PEOPLE
-        )
+        large = {person: owners for person, owners in self.members.items() if len(owners) > SHORTLIST_PEOPLE}
+        distractors = {face.owner for face in self.faces.values() if face.role == "distractor"} if large else set()
+        rivals = {person: sum(not o % 2 or o in distractors for o in owners) for person, owners in large.items()}
+        return frozenset(person for person, count in rivals.items() if count > SHORTLIST_PEOPLE)
 
     def person(self, owner: int) -> int:
         """Return the number of the person, after labels have joined people."""
