@@ -66,7 +66,7 @@ def wait_for_calibration(client: httpx.Client) -> dict[str, Any]:
     faces = face_count(client)
     while True:
         deployment: dict[str, Any] = client.get(f"{PATH}/deployments/identity").raise_for_status().json()
-        measured = deployment["facts"].get(deployment["champion"], {}).get("faces", 0)
+        measured = deployment["measurements"].get(deployment["champion"], {}).get("faces", 0)
         if measured >= CALIBRATED_SHARE * faces or time.monotonic() > until:
             return deployment
         time.sleep(0.5)

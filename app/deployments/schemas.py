@@ -12,10 +12,10 @@ from app.db.tables import Deployment
 from ml.calibration import Calibration
 
 HIDDEN_MEASUREMENTS = {"calibration", "open_set"}
-"""Measurements that `facts` leaves out: they are shown as `thresholds` and `decisions`."""
+"""Measurements that are shown as `thresholds` and `decisions` alone."""
 REPORTED_FMRS = (0.1, 0.01, 0.001, 0.0001)
 THRESHOLD: dict[str, Any] = {
-    "asked": 0.001, "distance": 0.7, "fmr": 0.00097, "low": 0.00064, "high": 0.0014, "enough": True,
+    "requested_fmr": 0.001, "distance": 0.7, "fmr": 0.00097, "low": 0.00064, "high": 0.0014, "enough": True,
 }  # fmt: skip
 PERSON_THRESHOLD: dict[str, Any] = {
     "fpir": 0.01, "distance": 0.31, "possible_distance": 0.42, "low": 0.0055, "high": 0.0163, "enough": True,
@@ -58,7 +58,7 @@ OUT: dict[str, Any] = {
     "candidate_curve": [],
     "sources": [REFERENCE, SOURCE],
     "damaged": [],
-    "facts": {examples.MODEL: {"default_fmr": 0.001, "cells": 128, "faces": 2400}},
+    "measurements": {examples.MODEL: {"default_fmr": 0.001, "cells": 128, "faces": 2400}},
     "history": [MOVE],
     "updated_at": examples.MOMENT,
 }
@@ -74,7 +74,7 @@ class ThresholdOut(BaseModel):
     """The distance up to which two faces match, at a false-match rate that was measured on this gallery's impostors."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [THRESHOLD]})
-    asked: float = Field(description="the false-match rate that was requested")
+    requested_fmr: float = Field(description="the false-match rate that the distance is meant to have")
     distance: float
     fmr: float = Field(description="the false-match rate at this distance, as measured")
     low: float = Field(description="low end of its 95 % interval over people; 0 to 1 if an older version measured it")
@@ -203,7 +203,7 @@ class DeploymentOut(BaseModel):
         description="models that cannot be loaded, because their stored files are damaged; new faces are not embedded "
         "for them, and pointers cannot be moved to them"
     )
-    facts: dict[str, dict[str, Any]] = Field(description="model id -> what was measured of the model here")
+    measurements: dict[str, dict[str, Any]] = Field(description="model id -> what was measured of the model here")
     history: list[dict[str, Any]] = Field(description="every move of a pointer: who, when, why, against which reasons")
     updated_at: float
 
@@ -231,13 +231,15 @@ class DeploymentOut(BaseModel):
             candidate_curve=measured.get("candidate_curve", []),
             sources=sources,
             damaged=list(damaged),
-            facts={
-                m: {k: v for k, v in entry.items() if k not in HIDDEN_MEASUREMENTS}
-                for m, entry in row.measurements.items()
-            },
+            measurements={model: _describe_measurements(entry) for model, entry in row.measurements.items()},
             history=row.history,
             updated_at=row.updated_at,
         )
+
+
+def _describe_measurements(measured: Mapping[str, Any]) -> dict[str, Any]:
+    shown = {name: value for name, value in measured.items() if name not in HIDDEN_MEASUREMENTS}
+    return shown | {"thresholds": [threshold.model_dump() for threshold in _iterate_thresholds(measured)]}
 
 
 def _iterate_thresholds(measured: Mapping[str, Any]) -> Iterator[ThresholdOut]:
@@ -246,7 +248,7 @@ def _iterate_thresholds(measured: Mapping[str, Any]) -> Iterator[ThresholdOut]:
         return
     calibration = Calibration.from_dict(own)
     for rate in REPORTED_FMRS:
-        yield ThresholdOut(asked=rate, **asdict(calibration.threshold(rate)))
+        yield ThresholdOut(requested_fmr=rate, **asdict(calibration.threshold(rate)))
 
 
 class DeploymentsOut(BaseModel):

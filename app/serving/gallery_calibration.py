@@ -36,7 +36,6 @@ SAMPLE_BYTES = 32 * 2**20
 MAX_SAMPLED_PEOPLE, MAX_PHOTOS_PER_PERSON = 2000, 4
 MAX_CANDIDATE_SHARE = 0.1
 """Of the faces: a second stage that ranks more of them saves little."""
-FALSE_MATCH_RATES = (0.1, 0.01, 0.001, 0.0001)
 MAX_QUERIES, MAX_COMPARED_NUMBERS = 100, 2_000_000_000
 
 
@@ -45,12 +44,11 @@ def measure_gallery(resources: Resources, collection: str, task: str, model: Mod
 
     Returns the entry for `Deployment.measurements[model.id]`:
 
-    {"calibration": Calibration.to_dict() or None, "default_fmr", "thresholds": [{asked, distance, fmr, low, high,
-    enough}], "open_set": {"calibration": OpenSetCalibration.to_dict(), "rates": [{fpir, distance, possible_distance,
-    low, high, enough, named_rightly}]} or None, "cells": p, "curve": [{m, recall, fraction, ms}], "faces",
-    "named_faces": of these, "labelled_faces": of these, by labels alone, "change": the last one of the collection by
-    then, "index": its name, "measured_at", "compensation": version of the source compensation that corrected the
-    embeddings}
+    {"calibration": Calibration.to_dict() or None, "default_fmr", "open_set": {"calibration":
+    OpenSetCalibration.to_dict(), "rates": [{fpir, distance, possible_distance, low, high, enough, named_rightly}]} or
+    None, "cells": p, "curve": [{m, recall, fraction, ms}], "faces", "named_faces": of these, "labelled_faces": of
+    these, by labels alone, "change": the last one of the collection by then, "index": its name, "measured_at",
+    "compensation": version of the source compensation that corrected the embeddings}
 
     For an index with two stages there are also "candidates", which the second stage ranks, and "candidate_curve":
     [{candidates, recall_at_1, recall, ms}].
@@ -179,9 +177,6 @@ def _measure_index(loaded: LoadedIndex, faces: GalleryFaces, labelled_subjects: 
     return {
         "calibration": calibration.to_dict() if calibration else None,
         "default_fmr": DEFAULT_FMR,
-        "thresholds": [{"asked": f} | asdict(calibration.threshold(f)) for f in FALSE_MATCH_RATES]
-        if calibration
-        else [],
         "open_set": _measure_strangers(loaded, named, is_named) if loaded.key.task == "identity" else None,
         "cells": index.cells,
         "index": registry.name_of(type(index)),

@@ -52,7 +52,8 @@ def test_a_deployment_shows_its_pointers_and_its_version_as_etag(service: Servic
     shown = service.client.get(BASE).json()
     assert (shown["champion"], shown["previous"], shown["cells"]) == ("m1", LBP_MODEL, 1)
     assert [point["m"] for point in shown["curve"]] == [1]
-    assert [t["asked"] for t in shown["thresholds"]] == [0.1, 0.01, 0.001, 0.0001]
+    assert [t["requested_fmr"] for t in shown["thresholds"]] == [0.1, 0.01, 0.001, 0.0001]
+    assert shown["measurements"]["m1"]["thresholds"] == shown["thresholds"]
     assert shown["thresholds"][0]["low"] <= shown["thresholds"][0]["fmr"] <= shown["thresholds"][0]["high"]
     [entry] = shown["history"]
     assert (entry["model"], entry["by"]) == ("m1", "test")

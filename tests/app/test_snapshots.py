@@ -94,7 +94,7 @@ def count_rows(resources: Resources, row: Any) -> int:
 
 def is_measured(client: httpx.Client, collection: str, faces: int) -> bool:
     """Whether the thresholds of a collection have been measured on all of its faces."""
-    measured = client.get(f"/v1/collections/{collection}/deployments/identity").json()["facts"]
+    measured = client.get(f"/v1/collections/{collection}/deployments/identity").json()["measurements"]
     return any(of_model.get("faces") == faces for of_model in measured.values())
 
 

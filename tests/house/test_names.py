@@ -20,8 +20,6 @@ UNITLESS_WORDS = {
 BARE_ADJECTIVES = {"FAR", "NEAR", "WIDE"}
 """Words that may qualify a noun, as in `WIDE_PATCH_PIXELS`, but are not the whole name of a constant."""
 ALLOWED = {
-    ("app/deployments/schemas.py", "asked"): "a field of the API: the requested false-match rate of a threshold",
-    ("app/deployments/schemas.py", "facts"): "a field of the API: what was measured of a model",
     ("ml/synthetic_faces/paint.py", "line"): "the method that draws a line, as in Pillow",
 }
 """(path, name) of vague names that are kept -> the reason."""
