@@ -50,7 +50,7 @@ def import_archive(source: Path) -> tuple[float, float]:
     from app.queue.messages import ImportArchive
     from app.resources import open_resources
     from app.threads import set_threads
-    from workers.main import Worker
+    from workers.worker import Worker
 
     set_threads(1)
     with tempfile.TemporaryDirectory(prefix="likeness-bench-") as home:

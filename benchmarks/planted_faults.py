@@ -47,7 +47,7 @@ from ml.identification.changed_galleries import MAX_SEARCHES
 from ml.model import Model
 from tests.rows import GalleryWriter
 from workers.discovery import findings
-from workers.main import Worker
+from workers.worker import Worker
 
 KINDS = ("duplicate", "mixture", "wrong_name", "named_for_strangers", "poor_face")
 PLANTED = ("duplicate", "mixture", "wrong_name", BLEND, STRANGERS_ADDED, "poor_face")

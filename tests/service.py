@@ -23,7 +23,7 @@ from app.queue.notifier import Notifier, Topic
 from app.resources import Resources, open_resources
 from tests.databases import migrate
 from tests.openapi_checker import OpenApiChecker
-from workers.main import Worker
+from workers.worker import Worker
 
 MAX_START_SECONDS = 60.0
 POLL_SECONDS = 0.2

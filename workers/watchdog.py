@@ -22,7 +22,7 @@ CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 class WatchedWorker(Protocol):
-    """A worker, and the job that it runs; see `workers.main.Worker`."""
+    """A worker, and the job that it runs; see `workers.worker.Worker`."""
 
     current: JobContext | None
 

@@ -22,7 +22,7 @@ from app.storage import home_watch
 from app.storage.home_watch import HOME_MOVED, HomeWatch
 from tests.databases import migrate
 from tests.service import serve_api
-from workers.main import Worker
+from workers.worker import Worker
 
 
 @pytest.fixture(autouse=True)

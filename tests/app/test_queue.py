@@ -11,7 +11,7 @@ from app.queue import jobs
 from app.queue.messages import Erase, ExamineGallery, ImportArchive, IngestBatch, Sweep, Train
 from app.resources import Resources
 from workers.handlers import HANDLERS
-from workers.main import Worker
+from workers.worker import Worker
 
 
 def add(resources: Resources, *messages: object, **options: object) -> list[str]:

@@ -80,6 +80,7 @@ WORKER_FLOORS = [
     {"training", "importing", "cleanup", "discovery", "atlas", "forecasting"},
     {"publishing", "evaluating", "erasing"},
     {"handlers", "schedule"},
+    {"worker"},
     {"main"},
     {"__main__"},
 ]

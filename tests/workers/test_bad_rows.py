@@ -14,8 +14,8 @@ from workers import schedule
 from workers.cleanup import expired_subjects
 from workers.context import JobContext
 from workers.handlers import sweep
-from workers.main import Worker
 from workers.schedule import Schedule
+from workers.worker import Worker
 
 
 def set_policy(resources: Resources, collection: str, at: str | None = None) -> None:
@@ -81,7 +81,7 @@ def test_an_atlas_that_cannot_be_updated_holds_up_no_other(resources: Resources)
 def test_a_worker_goes_on_whatever_fails_beside_its_jobs(
     resources: Resources, monkeypatch: pytest.MonkeyPatch, queue: str
 ) -> None:
-    monkeypatch.setattr("workers.main.RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("workers.worker.RETRY_SECONDS", 0.0)
     worker, steps = Worker(resources, queue), list[int]()
 
     def step() -> bool:

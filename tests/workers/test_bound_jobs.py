@@ -41,7 +41,7 @@ from tests.workers.test_import import picture, uploaded
 from workers.context import Interrupted, JobContext, Later
 from workers.handlers import HANDLERS, importing, ingest
 from workers.handlers.erase import erase_files
-from workers.main import Worker
+from workers.worker import Worker
 
 NAME = "recycled"
 BOUND: list[Message] = [

@@ -39,7 +39,7 @@ from app.config import Settings
 from app.galleries import deletion
 from app.resources import open_resources
 from workers.erasing import collection_rows
-from workers.main import Worker
+from workers.worker import Worker
 
 deletion.ROWS_PER_STEP, steps, delete_some_rows = 2, [], collection_rows.delete_some_rows
 

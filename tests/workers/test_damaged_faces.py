@@ -27,7 +27,7 @@ from tests.gallery import crops
 from tests.rows import make_model
 from workers.context import JobContext
 from workers.description import describe_faces
-from workers.main import Worker
+from workers.worker import Worker
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 

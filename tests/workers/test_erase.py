@@ -28,7 +28,7 @@ from tests.gallery import collection
 from tests.workers.test_import import count, picture
 from workers.context import JobContext
 from workers.handlers import erase, sweep
-from workers.main import Worker
+from workers.worker import Worker
 
 
 @pytest.fixture

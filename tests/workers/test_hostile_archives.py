@@ -21,7 +21,7 @@ from tests.app.test_archives import overlapping, pax_header
 from tests.app.test_archives import tar as write_tar
 from tests.workers.test_import import PEOPLE, asked, count, drain, items, staff
 from workers.context import JobContext
-from workers.main import Worker
+from workers.worker import Worker
 
 __all__ = ["staff"]
 

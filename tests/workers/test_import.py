@@ -43,8 +43,8 @@ from workers.context import Interrupted, JobContext, Later
 from workers.description import describe_faces
 from workers.handlers import HANDLERS, importing, ingest, sweep
 from workers.importing import archive_listing, batch_enrolment, batches
-from workers.main import Worker
 from workers.schedule import Schedule
+from workers.worker import Worker
 
 
 def picture(seed: int) -> bytes:
@@ -566,7 +566,7 @@ def test_a_postponed_job_is_taken_at_its_time(resources: Resources, monkeypatch:
         worker.stopping.set()
         return {}
 
-    monkeypatch.setattr("workers.main.HANDLERS", HANDLERS | {FitFirst: put_off})
+    monkeypatch.setattr("workers.worker.HANDLERS", HANDLERS | {FitFirst: put_off})
     slow = resources.settings.model_copy(update={"poll_seconds": 20.0})
     worker = Worker(replace(resources, settings=slow), "default")
     with writing(resources.database) as session:

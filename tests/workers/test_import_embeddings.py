@@ -34,8 +34,8 @@ from tests.workers.test_import import count, drain
 from workers.context import Interrupted, JobContext, Later
 from workers.handlers import embedding_import, sweep
 from workers.importing import vector_batches
-from workers.main import Worker
 from workers.schedule import Schedule
+from workers.worker import Worker
 
 DIM, BATCH = 8, 100
 EXTERNAL = External(recogniser="mine", size=DIM, metric="cosine")

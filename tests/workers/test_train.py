@@ -27,8 +27,8 @@ from tests.full_disk import save_on_full_disk
 from tests.gallery import context, enrol
 from workers.context import Interrupted
 from workers.handlers import train
-from workers.main import Worker
 from workers.training import training_data
+from workers.worker import Worker
 
 LDML = {"dim": 8, "steps": 60, "groups": 16, "others": 16, "min_pairs": 10}
 FAMILIES = {
@@ -98,7 +98,7 @@ def test_a_training_ends_with_a_candidate_and_its_report(resources: Resources) -
 def test_a_training_that_meets_a_full_disk_is_tried_again(
     resources: Resources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.main.RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("workers.worker.RETRY_SECONDS", 0.0)
     enrol(resources, "c", range(12))
     job, _ = begin(resources, options=LDML | {"steps": 5}, holdout=0.0)
     with writing(resources.database) as session:

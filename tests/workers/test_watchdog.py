@@ -17,8 +17,8 @@ from app.resources import Resources
 from workers import watchdog
 from workers.context import JobContext
 from workers.handlers import HANDLERS
-from workers.main import Worker
 from workers.watchdog import MAX_STOP_SECONDS, Watchdog, limit_memory, read_resident_bytes
+from workers.worker import Worker
 
 GIB = 2.0**30
 
