@@ -32,12 +32,15 @@ class AcceptanceThreshold:
     kind: what the limit applies to: the person distance for fpir, the distance of a face for fmr and similarity; None:
         nothing is calibrated, or several tasks are mixed, and nothing is accepted or rejected
     possible_distance: for fpir, up to here a person is a possible match; rule: how person distances are computed
+    nameless_distance, nameless_possible_distance: the same for the distance of a face without a name
     """
 
     kind: Literal["fpir", "fmr", "similarity"] | None
     distance: float = np.nan
     similarity: float | None = None
     possible_distance: float = np.nan
+    nameless_distance: float = np.nan
+    nameless_possible_distance: float = np.nan
     rule: DecisionRule = field(default_factory=DecisionRule)
     description: AppliedThreshold | None = None
 
@@ -46,10 +49,14 @@ class AcceptanceThreshold:
         """Whether the answer leaves out the matches beyond it."""
         return self.kind in ("fmr", "similarity")
 
-    def accepts(self, distance: float, similarity: float | None, person_distance: float | None) -> bool | None:
+    def accepts(
+        self, distance: float, similarity: float | None, person_distance: float | None, is_named: bool
+    ) -> bool | None:
         """Whether a match with these scores passes."""
         if self.kind == "fpir":
-            return person_distance is not None and person_distance <= self.distance
+            if person_distance is None:
+                return False
+            return person_distance <= self.distance if is_named else distance <= self.nameless_distance
         if self.kind == "similarity":
             return similarity is not None and similarity >= (self.similarity or 0)
         return None if self.kind is None else distance <= self.distance
@@ -101,6 +108,8 @@ def _accept_people(measured: PersonThreshold, faces: int) -> AcceptanceThreshold
         "fpir",
         measured.person_distance,
         possible_distance=measured.possible_distance,
+        nameless_distance=measured.nameless_distance,
+        nameless_possible_distance=measured.nameless_possible_distance,
         rule=measured.rule,
         description=_describe_threshold(measured, faces),
     )
@@ -114,8 +123,9 @@ def make_pair_threshold(
     Raises Conflict if one of them is given and nothing is calibrated.
     """
     blank = AppliedThreshold(
-        kind="similarity", fpir=None, fmr=None, distance=0.0, possible_distance=None, similarity=similarity,
-        low=None, high=None, enough=None, evidence=None, note=None,
+        kind="similarity", fpir=None, fmr=None, distance=0.0, possible_distance=None, nameless_distance=None,
+        nameless_possible_distance=None, similarity=similarity, low=None, high=None, enough=None, evidence=None,
+        note=None,
     )  # fmt: skip
     measured = scores.threshold(fmr)
     if measured is None:
@@ -177,7 +187,11 @@ def decide(
 
 
 def _is_possible(threshold: AcceptanceThreshold, match: RankedMatch) -> bool:
-    return match.person_distance is not None and match.person_distance <= threshold.possible_distance
+    if match.person_distance is None:
+        return False
+    if match.is_named:
+        return match.person_distance <= threshold.possible_distance
+    return match.distance <= threshold.nameless_possible_distance
 
 
 def sort_matches(matches: Sequence[RankedMatch]) -> list[RankedMatch]:
@@ -201,6 +215,8 @@ def _describe_threshold(measured: PersonThreshold, faces: int) -> AppliedThresho
         fmr=None,
         distance=measured.person_distance,
         possible_distance=measured.possible_distance,
+        nameless_distance=_finite(measured.nameless_distance),
+        nameless_possible_distance=_finite(measured.nameless_possible_distance),
         similarity=None,
         low=measured.low,
         high=measured.high,
@@ -208,6 +224,10 @@ def _describe_threshold(measured: PersonThreshold, faces: int) -> AppliedThresho
         evidence=evidence,
         note=None if measured.enough else _explain_evidence(measured),
     )
+
+
+def _finite(distance: float) -> float | None:
+    return distance if math.isfinite(distance) else None
 
 
 def _explain_evidence(measured: PersonThreshold) -> str:

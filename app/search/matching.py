@@ -169,13 +169,13 @@ def _rank_groups(
     for person, offsets in groups:
         nearest = offsets[0]
         distance, person_distance = distances[nearest], person_distances.get(person)
+        is_named = not owners[nearest] % 2 or name_person(constraints, person) is not None
         if person == corrections.confirmed:
             passes: bool | None = True
         elif person in corrections.rejected:
             passes = False
         else:
-            passes = threshold.accepts(distance, similarity[nearest], person_distance)
-        is_named = not owners[nearest] % 2 or name_person(constraints, person) is not None
+            passes = threshold.accepts(distance, similarity[nearest], person_distance, is_named)
         match = person, offsets, distance, probability[nearest], person_distance, passes, is_named
         ranked.append(RankedMatch(*match, nearest in distractors))
     return ranked
@@ -302,7 +302,7 @@ def _list_effects(
     for match in matches:
         person, offset = match.person, match.offsets[0]
         if person in corrections.rejected and (
-            threshold.accepts(match.distance, similarity[offset], match.person_distance) is not False
+            threshold.accepts(match.distance, similarity[offset], match.person_distance, match.is_named) is not False
         ):
             yield "rejected", corrections.rejected[person], person
         if person == corrections.confirmed and corrections.confirmed_by is not None:

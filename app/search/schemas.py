@@ -13,7 +13,8 @@ SCORE: dict[str, Any] = {
     "person_distance": 0.22, "passes": True,
 }  # fmt: skip
 THRESHOLD: dict[str, Any] = {
-    "kind": "fpir", "fpir": 0.01, "fmr": None, "distance": 0.31, "possible_distance": 0.42, "similarity": None,
+    "kind": "fpir", "fpir": 0.01, "fmr": None, "distance": 0.31, "possible_distance": 0.42,
+    "nameless_distance": 0.28, "nameless_possible_distance": 0.35, "similarity": None,
     "low": 0.0055, "high": 0.0163, "enough": True,
     "evidence": {
         "source": "leave-one-out", "people": 500, "searches": 2431, "measured_faces": 2431, "gallery_faces": 2440,
@@ -22,7 +23,8 @@ THRESHOLD: dict[str, Any] = {
     "note": None,
 }  # fmt: skip
 PAIR_THRESHOLD: dict[str, Any] = THRESHOLD | {
-    "kind": "fmr", "fpir": None, "fmr": 0.00097, "distance": 0.7, "possible_distance": None, "similarity": 88.0,
+    "kind": "fmr", "fpir": None, "fmr": 0.00097, "distance": 0.7, "possible_distance": None,
+    "nameless_distance": None, "nameless_possible_distance": None, "similarity": 88.0,
     "low": 0.00064, "high": 0.0014, "evidence": None,
 }  # fmt: skip
 SUBJECT: dict[str, Any] = {"id": examples.SUBJECT, "external_id": examples.EXTERNAL_ID}
@@ -270,6 +272,10 @@ class AppliedThreshold(TypedDict):
     fmr: Annotated[float | None, field("the share of impostor pairs that pass; null: another kind")]
     distance: Annotated[float, field("the largest distance that passes: a person distance for fpir, else of two faces")]
     possible_distance: Annotated[float | None, field("the largest person distance of a `possible` match")]
+    nameless_distance: Annotated[
+        float | None, field("for fpir, the largest distance of a face without a name that passes; null: none does")
+    ]
+    nameless_possible_distance: Annotated[float | None, field("the same for a `possible` match")]
     similarity: Annotated[float | None, field("the similarity of a pair at `distance`; null for fpir")]
     low: Annotated[float | None, field("low end of the 95 % interval of the true rate; null: measured by pairs only")]
     high: Annotated[float | None, field("high end of this interval")]

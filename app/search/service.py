@@ -172,7 +172,7 @@ def verify_pair(context: SearchContext, photos: Sequence[bytes], params: VerifyP
         distance = float(distances[nearest])
         [similarity], [probability] = score_faces(served.scores, distances[nearest : nearest + 1])
         [fmr] = estimate_rates(served.scores, distances[nearest : nearest + 1])
-        passes = threshold.accepts(distance, similarity, None)
+        passes = threshold.accepts(distance, similarity, None, is_named=True)
         face_id, corrected_by = None, list[Correction]()
         nearest_pks = np.array(pks[nearest : nearest + 1], np.int64)
         for face in enrolled_faces.read_faces(session, served.faces, nearest_pks).values():

@@ -106,7 +106,18 @@ class Scores:
         """Keeps the latest: all searches ask at one rate, and the interval takes longer than a search of the index."""
         pairs = tuple({id(c): c.impostors for c in (self.calibration, self.reference) if c is not None}.values())
         known = self.open_set or OpenSetCalibration(DecisionRule())
-        return lru_cache(KEPT_THRESHOLDS)(lambda fpir, faces: known.threshold(fpir, faces, pairs))
+        return lru_cache(KEPT_THRESHOLDS)(
+            lambda fpir, faces: known.threshold(fpir, faces, pairs, self._count_nameless(faces))
+        )
+
+    def _count_nameless(self, faces: int) -> int | None:
+        """Return how many faces have no name at most, distractors included; None if it was not measured.
+
+        Until it is measured again, faces that have come count as nameless, and those that have gone as named.
+        """
+        if self.calibrated_at_named_count is None:
+            return None
+        return max(faces, self.calibrated_at_count) - self.calibrated_at_named_count
 
     def probability(self, distances: Distances) -> Floats | None:
         """Return the probability of one person at a prior of 0.5; None if not calibrated."""

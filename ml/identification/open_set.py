@@ -27,6 +27,7 @@ PAIRS_SAFETY, LEARNED_SAFETY = 2.0, 3.0
 independent pairs would predict. With pairs that the model has learned from, they use a third of it."""
 MIN_PAIRS = 200
 """With fewer impostor pairs, their tail is not extrapolated."""
+NOTHING_MATCHES = (-math.inf, -math.inf)
 
 
 def fpir_at_size(fpir: float, measured_faces: int, faces: int) -> float:
@@ -39,6 +40,9 @@ class PersonThreshold:
     """A threshold of the person distance, up to which a search names the nearest person.
 
     fpir: the requested rate; possible_distance: threshold for "possible" matches, at ten times the rate
+    nameless_distance, nameless_possible_distance: the same for faces without a name, up to the distance of the face.
+        They come from pairs: a face that may show anybody, the probe's person too, tells nothing of strangers. -inf if
+        too few pairs were measured
     low, high: 95 % interval of the rate to be expected here; None if the threshold comes from pairs
     enough: whether the threshold is supported by searches. Otherwise it is a cautious one from pairs, and `more_people`
         is the number of further enrolled people that would be needed.
@@ -49,6 +53,8 @@ class PersonThreshold:
     fpir: float
     person_distance: float
     possible_distance: float
+    nameless_distance: float
+    nameless_possible_distance: float
     low: float | None
     high: float | None
     enough: bool
@@ -72,8 +78,12 @@ class OpenSetCalibration:
     strangers: tuple[StrangerSearches, ...] = ()
     optimistic: bool = False
 
-    def threshold(self, fpir: float, faces: int, pairs: tuple[ImpostorDistances, ...] = ()) -> PersonThreshold | None:
+    def threshold(
+        self, fpir: float, faces: int, pairs: tuple[ImpostorDistances, ...] = (), nameless_faces: int | None = None
+    ) -> PersonThreshold | None:
         """Return the threshold for a rate (0..1) in a gallery that now has `faces` faces; None if there is no evidence.
+
+        nameless_faces: those without a name among them; None: not known, and all may be
 
         If several sources have enough searches, the strictest threshold is used. If none has, the threshold is derived
         from `pairs` as if each face were an independent chance of a false match, 1 - (1 - fmr)^N, at half the rate;
@@ -83,33 +93,47 @@ class OpenSetCalibration:
             raise WrongShape("fpir", "above 0 and below 1", fpir)
         enough = [s for s in self.strangers if s.is_enough(_rate_at_measured(s, fpir, faces))]
         if enough:
-            return min((self._from_searches(s, fpir, faces) for s in enough), key=lambda t: t.person_distance)
+            nameless = self._find_face_distances(fpir, faces if nameless_faces is None else nameless_faces, pairs)
+            thresholds = (self._from_searches(s, fpir, faces, nameless or NOTHING_MATCHES) for s in enough)
+            return min(thresholds, key=lambda t: t.person_distance)
         return self._from_pairs(fpir, faces, pairs)
 
-    def _from_searches(self, searches: StrangerSearches, fpir: float, faces: int) -> PersonThreshold:
+    def _from_searches(
+        self, searches: StrangerSearches, fpir: float, faces: int, nameless: tuple[float, float]
+    ) -> PersonThreshold:
         distance, low, high = searches.threshold(_rate_at_measured(searches, fpir, faces))
         possible = searches.threshold(_rate_at_measured(searches, possible_fpir(fpir), faces))[0]
         return PersonThreshold(
-            fpir, distance, max(distance, possible),
+            fpir, distance, max(distance, possible), *nameless,
             fpir_at_size(low, searches.gallery_faces, faces), fpir_at_size(high, searches.gallery_faces, faces),
             True, self.rule, searches.source, searches.people, searches.searches, searches.gallery_faces, 0,
         )  # fmt: skip
 
     def _from_pairs(self, fpir: float, faces: int, pairs: tuple[ImpostorDistances, ...]) -> PersonThreshold | None:
-        scale = LEARNED_SAFETY if self.optimistic else PAIRS_SAFETY
-        tail_distances = [_tail_distance(p, fpir / scale, faces) for p in pairs]
-        distances = [d for d in tail_distances if d is not None]
-        if not distances:
+        distances = self._find_face_distances(fpir, faces, pairs)
+        if distances is None:
             return None
-        loose = [_tail_distance(p, possible_fpir(fpir) / scale, faces) for p in pairs]
-        possible = min(d for d in loose if d is not None)
         largest = max(self.strangers, key=lambda s: s.people, default=None)
         people, searches, measured = (largest.people, largest.searches, largest.gallery_faces) if largest else (0, 0, 0)
         missing = largest.missing_people(fpir) if largest else math.ceil(MIN_STRANGERS)
         return PersonThreshold(
-            fpir, min(distances), max(min(distances), possible), None, None,
+            fpir, *distances, *distances, None, None,
             False, NEAREST_FACE, "pairs", people, searches, measured, missing,
         )  # fmt: skip
+
+    def _find_face_distances(
+        self, fpir: float, faces: int, pairs: tuple[ImpostorDistances, ...]
+    ) -> tuple[float, float] | None:
+        """Return the distances of a face up to which it matches, and possibly matches, a stranger at this rate.
+
+        faces: how many may match; returns None if too few pairs were measured
+        """
+        scale = LEARNED_SAFETY if self.optimistic else PAIRS_SAFETY
+        matching, possible = (
+            min((d for p in pairs if (d := _tail_distance(p, rate / scale, faces)) is not None), default=None)
+            for rate in (fpir, possible_fpir(fpir))
+        )
+        return None if matching is None or possible is None else (matching, max(matching, possible))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the calibration as values for JSON."""

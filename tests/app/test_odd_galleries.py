@@ -88,3 +88,18 @@ def test_a_gallery_of_one_face_per_person_measures_strangers_only(resources: Res
     assert threshold is not None
     assert threshold.enough
     assert {rate["named_rightly"] for rate in measured["open_set"]["rates"]} == {None}
+
+
+@on_sqlite
+def test_faces_without_a_name_are_counted_when_it_is_decided_how_near_they_match(resources: Resources) -> None:
+    named: list[tuple[str | None, str]] = [(f"p{i % 200}", "gallery") for i in range(400)]
+    _, few = measure(resources, [*named, *[(None, "gallery")] * 10])
+    threshold = few.person_threshold(0.05, 410)
+    assert threshold is not None
+    assert threshold.enough
+    thousand_more = few.person_threshold(0.05, 1410)
+    assert thousand_more is not None
+    assert thousand_more.nameless_distance < threshold.nameless_distance, "who came since may have no name"
+    fewer = few.person_threshold(0.05, 210)
+    assert fewer is not None
+    assert fewer.nameless_distance == threshold.nameless_distance, "who went since may have had one"

@@ -362,6 +362,27 @@ def test_the_decision_names_a_person_or_is_unknown(api: Api, gallery: GalleryWri
     assert len(far["matches"]) == 10, "a rate of strangers is no filter"
 
 
+def test_a_face_without_a_name_matches_by_its_own_distance(api: Api, gallery: GalleryWriter) -> None:
+    """How far the next person with a name is says nothing of a face that may show anybody."""
+    calibrate(api, gallery, measured(gallery))
+    far = ROWS.mean(0) - np.float32([60] * 8)
+    gallery.add({MODEL.id: far[None].astype(np.float32)}, [None])
+    threshold = by_vector(api, ROWS[0]).json()["threshold"]
+    assert 0 < threshold["nameless_distance"] < threshold["nameless_possible_distance"]
+    decisions = {}
+    for name, limit in (("match", "nameless_distance"), ("possible", "nameless_possible_distance")):
+        for factor in (0.98, 1.02):
+            query = far - np.float32(np.sqrt(factor * threshold[limit] / 8))  # of 8 numbers; distances are squared
+            face = by_vector(api, query, group_by="subject").json()["faces"][0]
+            assert (face["subject"], face["matches"][0]["subject"]) == (None, None)
+            assert face["matches"][0]["person_distance"] < threshold["distance"], "its lead over people with names"
+            decisions[name, factor] = face["decision"], face["matches"][0]["passes"]
+    assert decisions == {
+        ("match", 0.98): ("match", True), ("match", 1.02): ("possible", False),
+        ("possible", 0.98): ("possible", False), ("possible", 1.02): ("unknown", False),
+    }  # fmt: skip
+
+
 def test_a_person_whom_a_label_rules_out_is_not_named(api: Api, gallery: GalleryWriter) -> None:
     calibrate(api, gallery, measured(gallery))
     [stranger] = gallery.add({MODEL.id: ROWS[7:8] + np.float32(0.02)}, [None])
@@ -370,7 +391,7 @@ def test_a_person_whom_a_label_rules_out_is_not_named(api: Api, gallery: Gallery
     assert (decided["decision"], decided["subject"]["id"], decided["corrected_by"]) == ("match", "p002", [])
     gallery.label([(gallery.pks[7], gallery.pks[-1])], same=False)
     decided = by_vector(api, photo, group_by="subject").json()["faces"][0]
-    assert (decided["decision"], decided["subject"]) == ("possible", None)
+    assert (decided["decision"], decided["subject"]) == ("match", None), "it is the face without a name"
     [correction] = decided["corrected_by"]
     assert (correction["effect"], correction["subject"]["id"]) == ("rejected", "p002")
     assert stranger in {correction["face_a"], correction["face_b"]}

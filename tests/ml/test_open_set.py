@@ -222,6 +222,35 @@ def test_few_strangers_fall_back_to_pairs_on_the_safe_side() -> None:
     assert cautious.person_distance < calibration.threshold(0.01, len(rows), (pairs,)).person_distance
 
 
+def test_strangers_match_faces_without_a_name_no_more_often_than_stated() -> None:
+    rows, owners = crowd(400, 3)
+    calibration = calibrated(rows, owners, DecisionRule())[0]
+    pairs = ImpostorDistances.of(sample_impostors(rows, owners, 400_000, 0))
+    photos, others = crowd(4000, 2, seed=2)[0], crowd(2000, 1, seed=3)[0]
+    nameless, second = photos[::2], photos[1::2]
+    nearest = EUCLIDEAN.distances(others, nameless).min(1)
+    for fpir in (0.01, 0.05):
+        threshold = calibration.threshold(fpir, len(rows) + len(nameless), (pairs,), len(nameless))
+        assert threshold is not None
+        assert threshold.enough
+        assert (nearest <= threshold.nameless_distance).mean() <= fpir
+        assert (nearest <= threshold.nameless_possible_distance).mean() <= possible_fpir(fpir)
+        mates = ((second - nameless) ** 2).sum(1)
+        assert (mates <= threshold.nameless_distance).mean() > 0.5, "it is no limit that nothing passes"
+
+
+def test_the_fewer_faces_have_no_name_the_farther_they_match() -> None:
+    rows, owners = crowd(400, 3)
+    calibration = calibrated(rows, owners, DecisionRule())[0]
+    pairs = ImpostorDistances.of(sample_impostors(rows, owners, 100_000, 0))
+    limits = [calibration.threshold(0.01, 5000, (pairs,), count).nameless_distance for count in (10, 1000, 5000)]
+    assert limits[0] > limits[1] > limits[2]
+    assert limits[2] == calibration.threshold(0.01, 5000, (pairs,)).nameless_distance, "not known: all may be"
+    assert calibration.threshold(0.01, 5000).nameless_distance == -np.inf, "no pairs were measured"
+    by_pairs = OpenSetCalibration(DecisionRule()).threshold(0.01, 5000, (pairs,), 10)
+    assert by_pairs.nameless_distance == by_pairs.person_distance
+
+
 @pytest.mark.parametrize("fpir", [5e-324, 1e-320, 1e-300])
 def test_the_smallest_rates_have_a_finite_threshold(fpir: float) -> None:
     rows, owners = crowd(60, 3)

@@ -40,6 +40,8 @@ function evidence(threshold) {
 export function grade(match, threshold) {
   if (match.passes === null || match.role === "distractor") return null;
   if (match.passes) return ["very likely", "good"];
-  const isNear = match.person_distance !== null && match.person_distance <= threshold?.possible_distance;
+  const isNear = match.person_distance !== null && (match.subject
+    ? match.person_distance <= threshold?.possible_distance
+    : threshold?.nameless_possible_distance != null && match.distance <= threshold.nameless_possible_distance);
   return isNear ? ["worth a look", "warn"] : ["weak", "plain"];
 }
