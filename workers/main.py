@@ -15,14 +15,14 @@ from sqlalchemy.exc import OperationalError
 
 from app.allocator import HeapTrimmer
 from app.config import Settings
-from app.db.schema import check_schema, check_tables
+from app.db.schema import NotMigrated, check_own_schema, check_tables, require_newest_schema
 from app.db.session import reading, writing
 from app.db.tables import Job
 from app.errors import Busy, describe_problem
 from app.queue import jobs
 from app.queue.messages import Message
 from app.resources import Resources, open_resources
-from app.startup import exit_with_reason
+from app.startup import CannotStart, exit_with_reason
 from app.storage.audit_log.home_check import check_home_of_database
 from app.threads import set_threads
 from ml.errors import FitFailed
@@ -47,16 +47,22 @@ class Worker:
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self.stopping = threading.Event()
         self.current: JobContext | None = None
+        self._knows_database = False
         self._recent_turns: dict[str, None] = {}  # the collections that had a turn, the last one last
         self._has_put_back = False  # after which a part of an import has its turn, however many imports wait
         self.wake_at = 0.0  # when a job that this worker has put back is due, on the monotonic clock
 
     def run(self) -> None:
-        """Run jobs until `stop`. If the database cannot be reached, or the home is gone, try again every second."""
+        """Run jobs until `stop`. If the database cannot be reached, or the home is gone, try again every second.
+
+        A database that was away may be another one when it is back: it is checked again.
+        Raises CannotStart if it belongs to another home, or if a newer version has migrated it.
+        """
         schedule, heaps = Schedule(self.resources), HeapTrimmer()
         while not self.stopping.is_set():
             try:
                 self.resources.home.check()
+                self.check_database()
                 if self.queue == "default":
                     self._do_periodic_work(schedule)
                 if self.step():
@@ -66,10 +72,25 @@ class Worker:
                     self.resources.notifier.wait("jobs", self._seconds_to_wait())
             except (OperationalError, Busy) as error:
                 log.warning("database.away error=%s", error)
+                self._knows_database = False
                 self.stopping.wait(RETRY_SECONDS)
+            except CannotStart:
+                raise
             except Exception:
                 log.exception("worker.step_failed")
                 self.stopping.wait(RETRY_SECONDS)
+
+    def check_database(self) -> None:
+        """Check that the database has the schema of this version and belongs to the home, if it was away since.
+
+        Raises CannotStart, Busy, OperationalError, DatabaseError.
+        """
+        if self._knows_database:
+            return
+        require_newest_schema(self.resources.database)
+        check_tables(self.resources.database)
+        check_home_of_database(self.resources.database, self.resources.audit_chain)
+        self._knows_database = True
 
     def _do_periodic_work(self, schedule: Schedule) -> None:
         """Whatever fails in it, jobs go on."""
@@ -87,6 +108,7 @@ class Worker:
             if not jobs.is_any_due(session, self.queue):
                 return False
         with writing(self.resources.database) as session:
+            check_own_schema(session)
             job = jobs.claim(
                 session,
                 queue=self.queue,
@@ -207,17 +229,14 @@ class Worker:
         log.info("job.%s job_id=%s", state, job_id)
 
 
-def _check_database(resources: Resources) -> None:
-    """Check that this version knows the database, and that it belongs to the home.
+def _check_at_start(worker: Worker) -> None:
+    """Check the database, or leave it to `run` if it cannot be reached or is to be migrated first.
 
-    A database that cannot be reached is waited for, by `run`.
     Raises CannotStart, DatabaseError.
     """
     try:
-        check_schema(resources.database)
-        check_tables(resources.database)
-        check_home_of_database(resources.database, resources.audit_chain)
-    except OperationalError as error:
+        worker.check_database()
+    except (OperationalError, NotMigrated) as error:
         log.warning("database.away error=%s", error)
 
 
@@ -236,14 +255,15 @@ def run_worker(queue: str, threads: int, report_ready: Callable[[], None] | None
             settings = Settings.from_env(os.environ)
         with exit_with_reason(settings):
             resources = stack.enter_context(open_resources(settings, is_running=report_ready is not None))
-            _check_database(resources)
-        worker = Worker(resources, queue)
+            worker = Worker(resources, queue)
+            _check_at_start(worker)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, worker.stop)
         if report_ready is not None:
             report_ready()
         Watchdog(worker, limit_memory()).start()
-        worker.run()
+        with exit_with_reason(settings):
+            worker.run()
 
 
 def main() -> None:
