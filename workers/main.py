@@ -11,10 +11,9 @@ from setproctitle import setproctitle
 from sqlalchemy.exc import OperationalError
 
 from app.config import Settings
-from app.db.schema import check_schema, check_tables
-from app.resources import Resources, open_resources
+from app.db.schema import NotMigrated
+from app.resources import open_resources
 from app.startup import exit_with_reason
-from app.storage.audit_log.home_check import check_home_of_database
 from app.threads import set_threads
 from workers.watchdog import Watchdog, limit_memory
 from workers.worker import Worker
@@ -23,17 +22,14 @@ log = logging.getLogger("likeness.worker")
 TRAINING_NICENESS = 15
 
 
-def _check_database(resources: Resources) -> None:
-    """Check that this version knows the database, and that it belongs to the home.
+def _check_at_start(worker: Worker) -> None:
+    """Check the database, or leave it to `run` if it cannot be reached or is to be migrated first.
 
-    A database that cannot be reached is waited for, by `run`.
     Raises CannotStart, DatabaseError.
     """
     try:
-        check_schema(resources.database)
-        check_tables(resources.database)
-        check_home_of_database(resources.database, resources.audit_chain)
-    except OperationalError as error:
+        worker.check_database()
+    except (OperationalError, NotMigrated) as error:
         log.warning("database.away error=%s", error)
 
 
@@ -52,14 +48,15 @@ def run_worker(queue: str, threads: int, report_ready: Callable[[], None] | None
             settings = Settings.from_env(os.environ)
         with exit_with_reason(settings):
             resources = stack.enter_context(open_resources(settings, is_running=report_ready is not None))
-            _check_database(resources)
-        worker = Worker(resources, queue)
+            worker = Worker(resources, queue)
+            _check_at_start(worker)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, worker.stop)
         if report_ready is not None:
             report_ready()
         Watchdog(worker, limit_memory()).start()
-        worker.run()
+        with exit_with_reason(settings):
+            worker.run()
 
 
 def main() -> None:

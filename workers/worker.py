@@ -9,12 +9,15 @@ import time
 from sqlalchemy.exc import OperationalError
 
 from app.allocator import HeapTrimmer
+from app.db.schema import check_own_schema, check_tables, require_newest_schema
 from app.db.session import reading, writing
 from app.db.tables import Job
 from app.errors import Busy, describe_problem
 from app.queue import jobs
 from app.queue.messages import Message
 from app.resources import Resources
+from app.startup import CannotStart
+from app.storage.audit_log.home_check import check_home_of_database
 from ml.errors import FitFailed
 from workers.context import Interrupted, JobContext, Later
 from workers.handlers import HANDLERS
@@ -35,16 +38,22 @@ class Worker:
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self.stopping = threading.Event()
         self.current: JobContext | None = None
+        self._knows_database = False
         self._recent_turns: dict[str, None] = {}  # the collections that had a turn, the last one last
         self._has_put_back = False  # after which a part of an import has its turn, however many imports wait
         self.wake_at = 0.0  # when a job that this worker has put back is due, on the monotonic clock
 
     def run(self) -> None:
-        """Run jobs until `stop`. If the database cannot be reached, or the home is gone, try again every second."""
+        """Run jobs until `stop`. If the database cannot be reached, or the home is gone, try again every second.
+
+        A database that was away may be another one when it is back: it is checked again.
+        Raises CannotStart if it belongs to another home, or if a newer version has migrated it.
+        """
         schedule, heaps = Schedule(self.resources), HeapTrimmer()
         while not self.stopping.is_set():
             try:
                 self.resources.home.check()
+                self.check_database()
                 if self.queue == "default":
                     self._do_periodic_work(schedule)
                 if self.step():
@@ -54,10 +63,25 @@ class Worker:
                     self.resources.notifier.wait("jobs", self._seconds_to_wait())
             except (OperationalError, Busy) as error:
                 log.warning("database.away error=%s", error)
+                self._knows_database = False
                 self.stopping.wait(RETRY_SECONDS)
+            except CannotStart:
+                raise
             except Exception:
                 log.exception("worker.step_failed")
                 self.stopping.wait(RETRY_SECONDS)
+
+    def check_database(self) -> None:
+        """Check that the database has the schema of this version and belongs to the home, if it was away since.
+
+        Raises CannotStart, Busy, OperationalError, DatabaseError.
+        """
+        if self._knows_database:
+            return
+        require_newest_schema(self.resources.database)
+        check_tables(self.resources.database)
+        check_home_of_database(self.resources.database, self.resources.audit_chain)
+        self._knows_database = True
 
     def _do_periodic_work(self, schedule: Schedule) -> None:
         """Whatever fails in it, jobs go on."""
@@ -75,6 +99,7 @@ class Worker:
             if not jobs.is_any_due(session, self.queue):
                 return False
         with writing(self.resources.database) as session:
+            check_own_schema(session)
             job = jobs.claim(
                 session,
                 queue=self.queue,

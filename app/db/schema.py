@@ -1,14 +1,21 @@
 """Find out which schema a database has, without Alembic, which takes long to import."""
 
+from functools import cache
 from pathlib import Path
 
 from sqlalchemy import Engine, inspect, text
+from sqlalchemy.orm import Session
 
 from app.db.session import close_database, open_database
 from app.db.tables import Base
+from app.errors import Busy
 from app.startup import CannotStart
 
 MIGRATIONS = Path(__file__).resolve().parents[2] / "migrations"
+
+
+class NotMigrated(Busy):
+    """The database has the schema of an older version."""
 
 
 def read_schema_revision(database: Engine) -> str | None:
@@ -19,14 +26,32 @@ def read_schema_revision(database: Engine) -> str | None:
         return connection.execute(text("select version_num from alembic_version")).scalar()
 
 
-def list_known_revisions() -> set[str]:
+@cache
+def list_known_revisions() -> frozenset[str]:
     """Return the revisions that this version can migrate from, and its own."""
-    return {path.name.partition("_")[0] for path in (MIGRATIONS / "versions").glob("[0-9]*.py")}
+    return frozenset(path.name.partition("_")[0] for path in (MIGRATIONS / "versions").glob("[0-9]*.py"))
 
 
 def is_newest_schema(database: Engine) -> bool:
     """Whether the schema is that of this version. Raises OperationalError, DatabaseError."""
     return read_schema_revision(database) == max(list_known_revisions())
+
+
+def check_own_schema(session: Session) -> None:
+    """Check that the schema is that of this version, in a process that has found so before.
+
+    Raises CannotStart if a newer version has migrated the database since.
+    """
+    revision = session.scalar(text("select version_num from alembic_version"))
+    if revision not in list_known_revisions():
+        raise _describe_newer_schema(str(revision))
+
+
+def require_newest_schema(database: Engine) -> None:
+    """Check that the schema is the newest. Raises NotMigrated, CannotStart, OperationalError, DatabaseError."""
+    check_schema(database)
+    if not is_newest_schema(database):
+        raise NotMigrated("the database has the schema of an older version: run `likeness migrate`")
 
 
 def check_schema(database: Engine) -> None:

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from sqlalchemy import Column, Engine, Table, func, or_, select, update
+from sqlalchemy import Column, Engine, Table, exists, func, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
-from app.db.session import writing
-from app.db.tables import Collection, Face, ModelRecord, Removal, Subject, Task, Training
+from app.db.session import reading, writing
+from app.db.tables import Collection, Erasure, Face, ModelRecord, Removal, Subject, Task, Training
 from app.errors import Busy, Conflict, Invalid, NotFound
+from app.galleries.erasures import PENDING
 from app.queue.jobs import enqueue
 from app.queue.messages import Erase
 from app.queue.moments import find_creation_moment
@@ -78,7 +79,7 @@ def restore_collection(
             session.flush()
             reserved_at = reserved.created_at
         try:
-            files = restore_files(home, _select_files(opened, collection, models, report), {collection: name})
+            files = restore_files(home, _select_files(database, opened, collection, models, report), {collection: name})
             with writing(database) as session:
                 _release(session, name, reserved_at)
                 with refuse_unfit_rows(folder):
@@ -116,16 +117,22 @@ def _find_models(opened: OpenedSnapshot, collection: str) -> set[str]:
 
 
 def _select_files(
-    opened: OpenedSnapshot, collection: str, models: set[str], report: Report
+    database: Engine, opened: OpenedSnapshot, collection: str, models: set[str], report: Report
 ) -> Iterator[tuple[str, bytes]]:
     """Yield the files of the collection and of these models. Raises Invalid, Busy."""
     try:
         yield from select_collection_files(opened, collection, set(list_model_folders(models)), report)
     except Invalid:
         check_unchanged(opened)
-        if is_being_rewritten(opened.folder):
+        if is_being_rewritten(opened.folder) and _has_pending_erasures(database):
             raise Busy("something is being erased from the snapshot; restore it again") from None
         raise
+
+
+def _has_pending_erasures(database: Engine) -> bool:
+    """Whether anything is still to be erased from kept snapshots. If not, nobody rewrites one that looks like it."""
+    with reading(database) as session:
+        return bool(session.scalar(select(exists().where(Erasure.state == PENDING))))
 
 
 def list_lost_files(opened: OpenedSnapshot, home: Path, collection: str, name: str) -> set[str]:

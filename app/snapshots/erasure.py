@@ -5,7 +5,6 @@ new rows replaces the old one. What is interrupted is done again by the next run
 changes nothing any more if another one has done its work.
 """
 
-import shutil
 import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -26,7 +25,7 @@ from app.snapshots.manifest import FILES, SnapshotManifest
 from app.snapshots.reader import copy_rows
 from app.snapshots.rows import list_copied_tables, open_rows, seal_rows
 from app.storage.blob_store import Blobs
-from app.storage.snapshot_folders import MANIFEST, lock_folder
+from app.storage.snapshot_folders import MANIFEST, delete_folder, delete_path, lock_folder
 from ml.files import hash_file
 
 REWRITTEN = "another process has rewritten the snapshot meanwhile"
@@ -83,7 +82,7 @@ def _holds_deleted_collection(folder: Path, manifest: SnapshotManifest, erased: 
 
 
 def _delete(folder: Path, erased: Sequence[ErasedNames]) -> SnapshotErasure:
-    shutil.rmtree(folder)
+    delete_folder(folder)
     return SnapshotErasure(None, {one.erasure_id for one in erased})
 
 
@@ -94,7 +93,7 @@ def _rewrite(
         _check_unchanged(folder, manifest)
         for path in folder.iterdir():
             if path.name not in (MANIFEST, FILES, manifest.rows_file):
-                path.unlink()  # an interrupted run has left it
+                delete_path(path)  # an interrupted run has left it
         is_deleted = _holds_deleted_collection(folder, manifest, erased)
     if is_deleted:
         return _delete(folder, erased)

@@ -76,16 +76,16 @@ def read_files(path: Path, expected: dict[str, SnapshotFile]) -> Iterator[tuple[
                 if member.name in (BLANKED, BLANKING):
                     continue
                 file = remaining.pop(member.name, None)
-                if file is None or member.size != file.bytes:
+                content = tar.extractfile(member) if member.isreg() else None  # a link would be looked for elsewhere
+                if file is None or content is None or member.size != file.bytes:
                     damaged.append(member.name)
                     continue
-                content = tar.extractfile(member)
-                data = content.read() if content is not None else b""
+                data = content.read()
                 if hash_bytes(data) != file.sha256:
                     damaged.append(member.name)
                     continue
                 yield member.name, data
-    except (OSError, tarfile.TarError, EOFError) as error:
+    except (OSError, tarfile.TarError, EOFError, MemoryError) as error:
         raise Invalid(f"{path} cannot be read: {error}; use another snapshot") from error
     damaged += remaining
     if damaged:

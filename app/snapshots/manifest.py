@@ -14,6 +14,8 @@ from ml.files import atomic_write, parse_json
 FORMAT = 1
 ROWS, FILES = "rows.sqlite", "files.tar"
 ROWS_NAME = re.compile(r"rows(-[0-9a-f]{32})?\.sqlite")
+MAX_NUMBER = 2**53
+"""More than a service ever counts. Beyond the largest number of a row no row can be added."""
 MAX_MANIFEST_BYTES = 64 * 2**20
 """It lists the files that are missing."""
 
@@ -64,8 +66,11 @@ class SnapshotManifest:
             )
         try:
             manifest = cls(**fields)
-        except TypeError as error:
+            counts = [*manifest.rows.values(), *manifest.sequences.values(), manifest.files, manifest.bytes]
+        except (TypeError, AttributeError) as error:
             raise Invalid(f"{folder / MANIFEST} is damaged; use another snapshot") from error
+        if not all(map(_is_count, counts)):
+            raise Invalid(f"{folder / MANIFEST} is damaged: a count in it cannot be one; use another snapshot")
         if not ROWS_NAME.fullmatch(str(manifest.rows_file)):
             raise Invalid(f"{folder / MANIFEST} is damaged: {manifest.rows_file!r} cannot hold rows")
         for name in (manifest.rows_file, FILES):
@@ -80,6 +85,10 @@ class SnapshotManifest:
             f"{scope}, {at}: {self.rows.get('faces', 0):,} faces, {sum(self.rows.values()):,} rows, "
             f"{self.files:,} files, {self.bytes / 2**20:,.1f} MiB"
         )
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value <= MAX_NUMBER
 
 
 def _read_text(path: Path) -> str:

@@ -39,7 +39,12 @@ def list_folders_of(home: Path, snapshot_id: str) -> list[Path]:
 
 def list_snapshot_folders(home: Path) -> list[Path]:
     """List the folders in which snapshots are kept, or are being written."""
-    return sorted(path for path in (home / SNAPSHOT_FOLDER).glob("*") if path.is_dir())
+    return sorted(path for path in (home / SNAPSHOT_FOLDER).glob("*") if path.is_dir() and not _is_foreign(path))
+
+
+def _is_foreign(folder: Path) -> bool:
+    """Whether a folder belongs to another user and cannot be read, as `lost+found` of a mount: no snapshot is there."""
+    return folder.stat().st_uid != os.geteuid() and not os.access(folder, os.R_OK | os.X_OK)
 
 
 def is_complete(folder: Path) -> bool:
@@ -53,10 +58,22 @@ def is_kept_folder(home: Path, folder: Path) -> bool:
 
 
 def delete_folder(folder: Path) -> None:
-    """Delete a snapshot, or what was written of it. Raises OSError."""
-    if folder.exists():
+    """Delete a snapshot, or what was written of it. Of a link to something else, only the link. Raises OSError."""
+    if folder.is_symlink():
+        if is_complete(folder):
+            delete_folder(folder.resolve())
+        folder.unlink()
+    elif folder.exists():
         (folder / MANIFEST).unlink(missing_ok=True)  # from here on nobody takes it for complete
         shutil.rmtree(folder)
+
+
+def delete_path(path: Path) -> None:
+    """Delete a file, a link, or a folder with all that it holds. Raises OSError."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 @contextmanager

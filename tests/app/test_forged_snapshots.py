@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+import tarfile
 from contextlib import closing
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from app.snapshots.manifest import FILES, ROWS
 from app.snapshots.reader import check_snapshot
 from app.storage.blob_store import Blobs
 from app.storage.snapshot_folders import MANIFEST
-from ml.files import hash_file
+from ml.files import hash_bytes, hash_file
 from tests.app.test_snapshots import bring_back, empty_service, quiet, restore, take
 from tests.rows import GalleryWriter, make_model, people
 
@@ -56,6 +57,34 @@ def alter_rows(folder: Path, statement: str) -> None:
     manifest = json.loads((folder / MANIFEST).read_text())
     manifest |= {"rows_sha256": hash_file(folder / ROWS)}
     (folder / MANIFEST).write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE])
+def test_a_file_of_another_kind_is_refused(resources: Resources, tmp_path: Path, kind: bytes) -> None:
+    take(resources, folder := tmp_path / "forged")
+    member = tarfile.TarInfo("blobs/staff/photos/link")
+    member.type, member.linkname = kind, str(folder / MANIFEST)
+    with tarfile.open(folder / FILES, "a") as tar:
+        tar.addfile(member)
+    alter_rows(folder, f"insert into snapshot_files values ('{member.name}', 0, '{hash_bytes(b'')}')")
+    with pytest.raises(Invalid, match="missing or changed"):
+        check_snapshot(folder, quiet)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(
+    "fields",
+    [{"sequences": {"faces": 2**63 - 1}}, {"sequences": {"faces": "1"}}, {"sequences": []}, {"bytes": -1}],
+    ids=str,
+)
+def test_a_count_that_cannot_be_one_is_refused(resources: Resources, tmp_path: Path, fields: dict[str, object]) -> None:
+    """Above the largest number of a row no face could be enrolled: imports would wait for ever."""
+    take(resources, folder := tmp_path / "forged")
+    manifest = json.loads((folder / MANIFEST).read_text())
+    (folder / MANIFEST).write_text(json.dumps(manifest | fields))
+    with pytest.raises(Invalid, match="is damaged"):
+        check_snapshot(folder, quiet)
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

@@ -210,6 +210,22 @@ def test_labels_of_somebody_have_no_effect_from_the_end_of_retention_on(
         assert leave_out_refused(session, staff.name, served) is ended, "it is derived once"
 
 
+@pytest.mark.parametrize("is_merged", [False, True], ids=["erased", "merged"])
+def test_nobody_who_is_erased_is_named_by_labels_that_are_still_to_be_read_again(staff: Staff, is_merged: bool) -> None:
+    """Whoever was hidden before, by the end of `retain_until` or a refusal, would be found by name once more."""
+    [other] = staff.add([30], None)
+    staff.label(other, "ann0", True)
+    client, subject = staff.clients[0], f"/v1/collections/{staff.name}/subjects/ann"
+    with reading(staff.resources.database) as session:
+        change = session.get_one(Collection, staff.name).change
+        served = read_constraints(session, staff.name, "identity", change)
+    answer = client.post(f"{subject}:merge", json={"into": "ben"}) if is_merged else client.delete(subject)
+    answer.raise_for_status()
+    with reading(staff.resources.database) as session:
+        left = leave_out_refused(session, staff.name, served)
+    assert (len(left.constraints.joined), len(left.subjects)) == ((2, 1) if is_merged else (0, 0))
+
+
 def test_a_label_of_the_same_person_brings_faces_that_the_search_did_not_reach(staff: Staff) -> None:
     [far, *_] = staff.add([1000, *np.linspace(12, 13, 80)], *[None] * 81)
     staff.label("ann0", far, True)

@@ -192,7 +192,7 @@ def test_a_missing_table(home: Path, command: list[str], monkeypatch: pytest.Mon
 def test_a_worker_waits_for_a_database_that_does_not_answer(home: Path) -> None:
     database = create_engine("postgresql+psycopg://ann@127.0.0.1:1/likeness")
     resources = type("Opened", (), {"database": database})()
-    worker_main._check_database(resources)
+    worker_main._check_at_start(worker_main.Worker(resources, "default"))
 
 
 def test_the_schema_of_this_version_is_known(tmp_path: Path) -> None:

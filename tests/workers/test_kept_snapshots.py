@@ -32,10 +32,10 @@ from app.snapshots import erasure as snapshot_erasure
 from app.snapshots.blanks import BLANKING, blank_members
 from app.snapshots.erasure import SnapshotErasure
 from app.snapshots.files import read_files, write_files
-from app.snapshots.manifest import ROWS, SnapshotManifest
+from app.snapshots.manifest import FILES, ROWS, SnapshotManifest
 from app.snapshots.reader import check_snapshot
 from app.snapshots.reservations import RESERVATION
-from app.storage.snapshot_folders import locate_snapshot
+from app.storage.snapshot_folders import MANIFEST, list_snapshot_folders, locate_snapshot
 from tests.erasure_traces import OTHER, SUBJECT, find_traces, leave_traces
 from tests.service import Service
 from tests.workers.test_erasing import (
@@ -538,3 +538,52 @@ def test_a_member_that_was_overwritten_in_part_is_overwritten_again(tmp_path: Pa
     assert list(read_files(tmp_path / "t", {})) == []
     assert blank_members(tmp_path / "t", set()) == 1
     assert b"secret" not in (tmp_path / "t").read_bytes()
+
+
+@pytest.mark.parametrize("stray", ["folder in a snapshot", "link to a folder", "link to a damaged snapshot"])
+def test_what_lies_among_the_snapshots_keeps_no_erasure_from_its_end(
+    service: Service, tmp_path: Path, stray: str
+) -> None:
+    """Every erasure of every collection would fail, and no receipt would become final."""
+    leave_traces(service, "staff", people=2)
+    kept, elsewhere = locate_snapshot(service.resources.settings.home, take(service, "staff")), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "file").write_text("not of a snapshot")
+    if stray == "folder in a snapshot":
+        (kept / "copy").mkdir()
+    else:
+        (kept.parent / "link").symlink_to(elsewhere)
+    is_damaged = stray == "link to a damaged snapshot"
+    if is_damaged:
+        (elsewhere / MANIFEST).write_text("{")
+    answer = service.client.delete(f"{BASE}/subjects/{SUBJECT}").raise_for_status().json()
+    receipt = wait_until_final(service, answer["erasure"])
+    assert receipt["removed"]["snapshots_rewritten"] == 1
+    assert {path.name for path in kept.iterdir()} == {MANIFEST, FILES, SnapshotManifest.read(kept).rows_file}
+    assert [path.name for path in kept.parent.iterdir()] == [kept.name]
+    assert (elsewhere / "file").exists() != is_damaged, "nobody can tell what a damaged snapshot holds"
+
+
+def test_a_folder_of_another_user_that_cannot_be_read_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mount has a `lost+found`, which belongs to root."""
+    (tmp_path / "snapshots" / "lost+found").mkdir(parents=True)
+    assert list_snapshot_folders(tmp_path)
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    assert list_snapshot_folders(tmp_path), "its own is not passed over"
+    monkeypatch.setattr("os.geteuid", lambda: 12345)
+    assert not list_snapshot_folders(tmp_path)
+
+
+def test_a_restore_of_a_damaged_snapshot_waits_for_no_erasure_that_nobody_has_asked_for(service: Service) -> None:
+    leave_traces(service, "staff", people=2)
+    snapshot = take(service, "staff")
+    folder = locate_snapshot(service.resources.settings.home, snapshot)
+    shutil.copyfile(folder / ROWS, folder / "rows-copy.sqlite")
+    with (folder / FILES).open("r+b") as file:
+        file.seek(600)
+        file.write(b"damaged")
+    started = service.client.post(f"/v1/snapshots/{snapshot}:restore", json={"name": "staff-2"})
+    job = service.wait(started)
+    assert (job["state"], job["problem"]["code"]) == ("failed", "InvalidParameter"), job

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from sqlalchemy import not_, select
 from sqlalchemy.orm import Session
 
-from app.db.tables import BUILT_IN_TASK, Collection, Subject, now
+from app.db.id_lists import select_ids
+from app.db.tables import BUILT_IN_TASK, Collection, Face, Subject, now
 from app.galleries.retention import may_be_used
 from ml.identification.label_constraints import ConstraintBuilder, LabelConstraints, LabelledPair
 from ml.identification.person_distance import SHORTLIST_PEOPLE
@@ -112,7 +113,7 @@ class ServedConstraints:
 def leave_out_refused(session: Session, collection: str, constraints: ServedConstraints) -> ServedConstraints:
     """Return the constraints without the labels of people whose faces may not be used now.
 
-    Someone may have refused consent since the constraints were read: then the subjects are read anew.
+    Someone may have refused consent, or been erased, since the constraints were read: then the subjects are read anew.
     """
     if not constraints.settled.labels:
         return constraints
@@ -121,9 +122,21 @@ def leave_out_refused(session: Session, collection: str, constraints: ServedCons
         ended = constraints.settled.list_ended(now())
     else:
         refused = select(Subject.pk).where(Subject.collection_id == collection, not_(may_be_used(now())))
-        labelled = {face.subject_pk for face in constraints.settled.faces.values()}
-        ended = frozenset(pk for pk in session.scalars(refused) if pk in labelled)
+        labelled = {face.subject_pk for face in constraints.settled.faces.values() if face.subject_pk}
+        erased = _find_erased(session, constraints.settled, labelled)
+        ended = frozenset(labelled.intersection(session.scalars(refused)) | erased)
     return leave_out(constraints, ended)
+
+
+def _find_erased(session: Session, settled: SettledLabels, subjects: set[int]) -> set[int]:
+    """Return those of these subjects that are gone with all their labelled faces. A merged one has left them."""
+    there = select(Subject.pk).where(Subject.pk.in_(select_ids(session, sorted(subjects))))
+    gone = subjects - set(session.scalars(there))
+    if not gone:
+        return set()
+    faces = [face for face in settled.faces.values() if face.subject_pk in gone]
+    left = set(session.scalars(select(Face.pk).where(Face.pk.in_(select_ids(session, [face.pk for face in faces])))))
+    return gone - {face.subject_pk for face in faces if face.pk in left}
 
 
 def leave_out(constraints: ServedConstraints, subjects: frozenset[int]) -> ServedConstraints:
