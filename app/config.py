@@ -108,7 +108,12 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
     )
 
     max_connections: int = Field(
-        1_024, gt=0, description="Most connections that an API process holds open. Further ones are answered with 503."
+        1_024,
+        gt=0,
+        description=(
+            "Most connections that an API process holds open. A further one closes one that waits for a request, or is "
+            "answered with 503."
+        ),
     )
     max_connections_per_address: int = Field(
         256,

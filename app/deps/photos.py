@@ -3,6 +3,7 @@
 import base64
 import binascii
 import string
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any, TypeVar
 
@@ -11,7 +12,7 @@ from anyio.to_thread import run_sync
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
-from starlette.datastructures import UploadFile
+from starlette.datastructures import FormData, UploadFile
 from starlette.requests import ClientDisconnect
 
 from app.deps.held_bytes import PHOTO_BYTES, HeldShare
@@ -22,6 +23,7 @@ from app.errors import Busy, Invalid
 FILE_PART = "file"
 JSON_PARSERS = CapacityLimiter(2)
 """Parsing JSON with a photo takes several times its bytes, so that few bodies are parsed at once."""
+MAX_SHOWN_NAME = 64
 MAX_WHOLE_FORM_BYTES = 2**20
 """A form of so many bytes stays in memory while it arrives, as each of its files would."""
 IMAGE_FORMATS = "JPEG, PNG, WebP or BMP"
@@ -105,11 +107,25 @@ async def _read_form(request: Request, shape: type[PhotoBody], share: HeldShare)
             share.add(len(photo))
             return _parse_form(shape, [photo], {})
     async with request.form() as form:
+        _check_repeated_fields(form, shape)
         parts = [part for part in form.getlist(FILE_PART) if isinstance(part, UploadFile)]
         share.add(sum(part.size or 0 for part in parts))
         files = [await part.read() for part in parts]
         fields = {name: form[name] for name in form if name != FILE_PART and form[name]}
     return _parse_form(shape, files, fields)
+
+
+def _check_repeated_fields(form: FormData, shape: type[PhotoBody]) -> None:
+    """Check that a form has each field once, but for the files of a request with several photos. Raises Invalid.
+
+    A proxy might check one of two values, and this service use the other.
+    """
+    counts = Counter(name for name, _ in form.multi_items())
+    if "images" in shape.model_fields:
+        del counts[FILE_PART]
+    repeated = next((name for name, count in counts.items() if count > 1), None)
+    if repeated is not None:
+        raise Invalid(f"the form has the field {repeated[:MAX_SHOWN_NAME]!r} more than once")
 
 
 def _parse_json(shape: type[PhotoBody], body: bytearray) -> PhotoBody:

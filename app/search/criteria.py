@@ -133,7 +133,7 @@ def choose_threshold(criteria: Criteria, params: SearchParams) -> AcceptanceThre
         return AcceptanceThreshold(None)
     if params.fmr is not None or params.threshold is not None:
         return make_pair_threshold(criteria.scores, params.fmr, params.threshold)
-    return make_person_threshold(criteria.scores, params.fpir, criteria.first.face_count)
+    return make_person_threshold(criteria.scores, params.fpir, criteria.first.usable_face_count)
 
 
 def search_mix(

@@ -161,7 +161,7 @@ def estimate_rates(scores: Scores, distances: NDArray[np.float32]) -> Sequence[f
 
 
 def decide(
-    threshold: AcceptanceThreshold, matches: Sequence[RankedMatch]
+    threshold: AcceptanceThreshold, matches: Sequence[RankedMatch], hidden_distractor: float = math.inf
 ) -> tuple[Decision | None, RankedMatch | None]:
     """Decide who a face is, from its nearest people. Returns the decision and, for a match, who it is.
 
@@ -169,11 +169,14 @@ def decide(
     if this person does not pass. If a distractor is nearer than everybody with a name, the face is unknown.
 
     matches: as `sort_matches` orders them
+    hidden_distractor: the person distance of the nearest distractor that a filter leaves out
     """
     if threshold.kind is None:
         return None, None
     first = next((m for m in matches if m.is_named or m.is_distractor), None)
     if first is not None and first.is_distractor:
+        return "unknown", None
+    if hidden_distractor < (math.inf if first is None or first.person_distance is None else first.person_distance):
         return "unknown", None
     if first is not None and first.passes:
         return "match", first

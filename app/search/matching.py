@@ -1,5 +1,6 @@
 """Find the matches of each query: rank the nearest people, decide, and say which labels changed the answer."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
@@ -58,10 +59,14 @@ class SearchHits(NamedTuple):
 
 
 class _Search(NamedTuple):
-    """What the index returned for all queries, with the meaning of its distances."""
+    """What the index returned for all queries, with the meaning of its distances.
+
+    unfiltered: what it returned without the filter; None if there is none
+    """
 
     criteria: Criteria
     candidates: Candidates
+    unfiltered: Candidates | None
     scores: PairScores
     threshold: AcceptanceThreshold
 
@@ -83,7 +88,11 @@ def find_matches(
     candidates = find_candidates(session, criteria, queries, params, excluded, may_go_on)
     neighbours = candidates.neighbours
     scores = score_faces(criteria.scores, neighbours.distances.ravel())
-    search = _Search(criteria, candidates, scores, threshold)
+    unfiltered = None
+    if params.filter is not None and threshold.kind == "fpir":
+        everybody = params.model_copy(update={"filter": None, "limit": 1, "group_by": "subject"})
+        unfiltered = find_candidates(session, criteria, queries, everybody, excluded, may_go_on)
+    search = _Search(criteria, candidates, unfiltered, scores, threshold)
     person_distances = _compute_person_distances(session, search, queries[0], excluded)
     nearest = list(map(partial(_rank_people, search, params), candidates.queries, person_distances))
     passing = [[match for match in ranked if match.passes] for ranked in nearest] if threshold.is_filter else nearest
@@ -92,7 +101,7 @@ def find_matches(
     return SearchHits(
         matches=_build_matches(search, params, shown, subjects),
         nearest=nearest,
-        decisions=list(map(partial(_decide, search, params, subjects), candidates.queries, nearest)),
+        decisions=list(map(partial(_decide, search, params, subjects), candidates.queries, person_distances, nearest)),
         corrections=_list_corrections(search, [ranked[: params.limit] for ranked in nearest]),
         faces=candidates.faces,
         fractions=neighbours.fraction.tolist(),
@@ -104,31 +113,54 @@ def find_matches(
 def _compute_person_distances(
     session: Session | None, search: _Search, queries: Rows, excluded: int | None
 ) -> list[dict[int, float]]:
-    """Return for each of (Q, dim) queries: person -> person distance, of its nearest people. A mix has none."""
+    """Return for each of (Q, dim) queries: person -> person distance, of its nearest people. A mix has none.
+
+    Those whom the filter leaves out come last. They count as the next person like anybody else: the threshold was
+    measured in the whole gallery, and with fewer people strangers would have a larger lead.
+    """
     criteria, candidates, rule = search.criteria, search.candidates, search.threshold.rule
     if criteria.is_mix:
         return [{} for _ in candidates.queries]
-    shortlists = [list(islice(of_query.offsets_of, SHORTLIST_PEOPLE)) for of_query in candidates.queries]
+    shortlists, distractors = _list_nearest_people(candidates), _find_distractors(search)
+    if search.unfiltered is not None:
+        everybody = _list_nearest_people(search.unfiltered)
+        shortlists = [chosen | of_all for chosen, of_all in zip(shortlists, everybody, strict=True)]
     templates = {}
     if rule.template_weight:
         named = dict.fromkeys([person for shortlist in shortlists for person in shortlist if not person % 2])
         templates = read_templates(session, criteria.first, list(named), excluded)
-    to_templates = _compute_template_distances(criteria.first, queries, shortlists, templates)
-    distances, people = candidates.distances, candidates.people
-    distractors = {people[offset] for offset in candidates.faces.distractors}
+    to_templates = _compute_template_distances(criteria.first, queries, list(map(list, shortlists)), templates)
     crowds = criteria.first.deployment.constraints.crowds
     computed = []
-    for shortlist, of_query in zip(shortlists, candidates.queries, strict=True):
-        nearest = [distances[of_query.offsets_of[person][0]] for person in shortlist]
-        template = [
-            next(to_templates) if person in templates else distance
-            for person, distance in zip(shortlist, nearest, strict=True)
-        ]
+    for shortlist in shortlists:
+        nearest = list(shortlist.values())
+        template = [next(to_templates) if person in templates else distance for person, distance in shortlist.items()]
         are_rivals = [not person % 2 or person in distractors for person in shortlist]
         may_lead = [person not in crowds for person in shortlist]
         person_distances = rule.compute_person_distances(nearest, template, are_rivals, may_lead)
         computed.append(dict(zip(shortlist, person_distances, strict=True)))
     return computed
+
+
+def _list_nearest_people(candidates: Candidates) -> list[dict[int, float]]:
+    """Return for each query: person -> distance of the nearest face, of the people to compare."""
+    return [
+        {
+            person: candidates.distances[offsets[0]]
+            for person, offsets in islice(of_query.offsets_of.items(), SHORTLIST_PEOPLE)
+        }
+        for of_query in candidates.queries
+    ]
+
+
+def _find_distractors(search: _Search) -> set[int]:
+    """Return the numbers of the distractors among the candidates, with those whom the filter leaves out."""
+    return {
+        candidates.people[offset]
+        for candidates in (search.candidates, search.unfiltered)
+        if candidates is not None
+        for offset in candidates.faces.distractors
+    }
 
 
 def _compute_template_distances(
@@ -146,6 +178,9 @@ def _rank_people(
 ) -> list[RankedMatch]:
     """Return the nearest groups of a query, by person distance if it is known, then by distance."""
     limit = max(params.limit, FACES_PER_SEARCH)
+    if search.unfiltered is not None:
+        chosen = islice(of_query.offsets_of, SHORTLIST_PEOPLE)
+        person_distances = {person: person_distances[person] for person in chosen}
     if params.group_by == "face" or not person_distances:
         return _rank_groups(search, of_query, of_query.groups[:limit], person_distances)
     count = len(person_distances)  # the first groups are these people
@@ -250,6 +285,7 @@ def _decide(
     params: SearchParams,
     subjects: Mapping[int, SubjectRef | None],
     of_query: QueryCandidates,
+    person_distances: Mapping[int, float],
     matches: Sequence[RankedMatch],
 ) -> FaceDecision:
     """Decide who a face is: by labels if it is enrolled and they say so, else from the nearest people.
@@ -265,11 +301,18 @@ def _decide(
         matches = [match for match in matches if match.person not in corrections.rejected]
     if params.group_by == "face":
         matches = sort_matches(matches)
-    decision, decided = decide(search.threshold, matches)
+    hidden = _find_hidden_distractor(search, of_query, person_distances) if search.unfiltered is not None else math.inf
+    decision, decided = decide(search.threshold, matches, hidden)
     if decided is None:
         return decision, None
     offset = decided.offsets[0]
     return decision, (subjects if offset in subjects else _read_subjects(search, [decided]))[offset]
+
+
+def _find_hidden_distractor(search: _Search, of_query: QueryCandidates, person_distances: Mapping[int, float]) -> float:
+    """Return the person distance of the nearest distractor that the filter leaves out; infinity if there is none."""
+    distractors = _find_distractors(search) - of_query.offsets_of.keys()
+    return min((person_distances[person] for person in distractors & person_distances.keys()), default=math.inf)
 
 
 def _list_corrections(search: _Search, matches: Sequence[Sequence[RankedMatch]]) -> list[list[Correction]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from app.db.tables import now
 from app.serving.batching import Slots
 from app.serving.faces.face_table import FaceTable
 from app.serving.labels.constraints import ServedConstraints
@@ -91,6 +92,11 @@ class ServedModel:
     def face_count(self) -> int:
         """How many faces the index holds. While a face is replaced in it, it holds one less, which counts nowhere."""
         return self.loaded_index.state.vectors
+
+    @property
+    def usable_face_count(self) -> int:
+        """How many of them may be found: see `may_be_used`."""
+        return self.face_count - (self.faces or self.deployment.faces).count_ended(now())
 
     @property
     def task(self) -> str:

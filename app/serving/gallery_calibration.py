@@ -10,9 +10,10 @@ from sqlalchemy import Engine, case, func, select
 from sqlalchemy.orm import Session
 
 from app.db.session import snapshot, stream_raw_rows, writing
-from app.db.tables import Collection, Deployment, Face, now
+from app.db.tables import Collection, Deployment, Face, Subject, now
 from app.errors import NotFound
 from app.galleries.measurements import DEFAULT_FMR
+from app.galleries.retention import may_be_used
 from app.resources import Resources
 from app.serving import index_builder
 from app.serving.compensation.store import Compensation, read_compensation
@@ -85,7 +86,8 @@ def measure_with_compensation(
     faces = read_faces(session, key.collection)
     change = index_builder.read_change(session, key.collection, key.collection_created_at) or 0
     labelled = read_constraints(session, key.collection, key.task, change).constraints.labelled_subjects
-    return _measure_index(LoadedIndex(key, model, index, change, compensation), faces, labelled)
+    refused = read_refused_faces(session, key.collection)
+    return _measure_index(LoadedIndex(key, model, index, change, compensation), faces, refused, labelled)
 
 
 def renew_calibration(database: Engine, loaded: LoadedIndex, labelled_subjects: Mapping[int, int]) -> bool:
@@ -95,8 +97,8 @@ def renew_calibration(database: Engine, loaded: LoadedIndex, labelled_subjects: 
     """
     key = loaded.key
     with snapshot(database) as session:
-        faces = read_faces(session, key.collection)
-    calibration = _measure_index(loaded, faces, labelled_subjects)
+        faces, refused = read_faces(session, key.collection), read_refused_faces(session, key.collection)
+    calibration = _measure_index(loaded, faces, refused, labelled_subjects)
     with writing(database) as session:
         collection = session.get(Collection, key.collection, with_for_update=True, populate_existing=True)
         deployment = session.get(Deployment, (key.collection, key.task), populate_existing=True)
@@ -157,11 +159,23 @@ def read_faces(session: Session, collection: str) -> GalleryFaces:
     return GalleryFaces(np.ascontiguousarray(ids), np.ascontiguousarray(subjects), are_distractors == 1)
 
 
-def _measure_index(loaded: LoadedIndex, faces: GalleryFaces, labelled_subjects: Mapping[int, int]) -> dict[str, Any]:
+def read_refused_faces(session: Session, collection: str) -> Ids:
+    """Return the pks of the faces of a collection that may not be found: see `may_be_used`."""
+    chosen = select(Face.pk).join(Subject, Subject.pk == Face.subject_pk)
+    return np.array(
+        session.scalars(chosen.where(Face.collection_id == collection, ~may_be_used(now()))).all(), np.int64
+    )
+
+
+def _measure_index(
+    loaded: LoadedIndex, faces: GalleryFaces, refused: Ids, labelled_subjects: Mapping[int, int]
+) -> dict[str, Any]:
+    """Measure a gallery as searches find it. refused: pks of the faces that they do not find"""
     index, change, rng = loaded.index, loaded.state.change, np.random.default_rng(0)
     sample_size = max(100, SAMPLE_BYTES // (4 * index.dim))
     with loaded.lock.gen_rlock():
-        faces = faces.restrict_to(index.ids())
+        indexed = index.ids()
+        faces = faces.restrict_to(indexed).restrict_to(np.setdiff1d(faces.ids, refused, assume_unique=True))
         ids, people = faces.ids, faces.people
         sample = np.sort(rng.permutation(len(ids))[:sample_size])
         genuine = np.array(list(_sample_faces_of_people(people, rng)), np.int64)[:sample_size]
@@ -181,7 +195,7 @@ def _measure_index(loaded: LoadedIndex, faces: GalleryFaces, labelled_subjects: 
         "cells": index.cells,
         "index": registry.name_of(type(index)),
         **speed,
-        "faces": len(ids),
+        "faces": len(indexed),
         "named_faces": int(named.is_named.sum()),
         "labelled_faces": len(labelled_subjects),
         "change": change,

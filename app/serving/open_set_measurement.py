@@ -24,9 +24,13 @@ MAX_MULTIPLICATIONS = 1e11
 
 @dataclass(frozen=True, eq=False)
 class LockedIndex:
-    """The index of a deployment, for a measurement while others search and change it."""
+    """The index of a deployment, for a measurement while others search and change it.
+
+    allowed: (n,) ids to search among; None: all
+    """
 
     loaded: LoadedIndex
+    allowed: Ids | None = None
 
     @property
     def dim(self) -> int:
@@ -37,7 +41,9 @@ class LockedIndex:
         return self.loaded.index.metric
 
     def search(self, queries: Rows, k: int) -> Neighbours:
-        return self.loaded.search_many(queries, k)
+        if self.allowed is None:
+            return self.loaded.search_many(queries, k)
+        return self.loaded.search(queries, k, allowed=self.allowed)
 
     def rows(self, ids: Ids) -> Rows:
         with self.loaded.lock.gen_rlock():
@@ -89,7 +95,8 @@ def measure_open_set(
         their own faces. Otherwise the searches of people held out of its training, which may be empty: the distances
         between people that it was trained on are too large to stand for strangers.
     """
-    index, rng = LockedIndex(loaded), np.random.default_rng(0)
+    index = LockedIndex(loaded, people.ids if len(people.ids) < loaded.state.vectors else None)
+    rng = np.random.default_rng(0)
     limit = int(np.clip(MAX_MULTIPLICATIONS / max(1, len(people.ids) * loaded.dim), MIN_SEARCHES, MAX_SEARCHES))
     strangers: list[StrangerSearches] = list(learned or ())
     enrolled = None

@@ -25,6 +25,9 @@ POSSIBLE_FACTOR, MAX_POSSIBLE_FPIR = 10.0, 0.3
 PAIRS_SAFETY, LEARNED_SAFETY = 2.0, 3.0
 """Thresholds from pairs use half the requested rate, because in small galleries 1.4 times as many strangers pass as
 independent pairs would predict. With pairs that the model has learned from, they use a third of it."""
+MIN_GALLERY_SHARE = 0.5
+"""Of the faces that searches were measured among, so many must be left. Among fewer people strangers have a larger lead
+over the next person, and more of them are named."""
 MIN_PAIRS = 200
 """With fewer impostor pairs, their tail is not extrapolated."""
 NOTHING_MATCHES = (-math.inf, -math.inf)
@@ -85,13 +88,16 @@ class OpenSetCalibration:
 
         nameless_faces: those without a name among them; None: not known, and all may be
 
-        If several sources have enough searches, the strictest threshold is used. If none has, the threshold is derived
-        from `pairs` as if each face were an independent chance of a false match, 1 - (1 - fmr)^N, at half the rate;
-        this names fewer strangers than requested. Raises WrongShape.
+        If several sources have enough searches, the strictest threshold is used. If none has, or if the gallery has
+        shrunk too much since (see MIN_GALLERY_SHARE), the threshold is derived from `pairs` as if each face were an
+        independent chance of a false match, 1 - (1 - fmr)^N, at half the rate; this names fewer strangers than
+        requested. Raises WrongShape.
         """
         if not 0 < fpir < 1:
             raise WrongShape("fpir", "above 0 and below 1", fpir)
-        enough = [s for s in self.strangers if s.is_enough(_rate_at_measured(s, fpir, faces))]
+        min_share = MIN_GALLERY_SHARE if self.rule.margin_weight else 0.0
+        comparable = [s for s in self.strangers if faces >= min_share * s.gallery_faces]
+        enough = [s for s in comparable if s.is_enough(_rate_at_measured(s, fpir, faces))]
         if enough:
             nameless = self._find_face_distances(fpir, faces if nameless_faces is None else nameless_faces, pairs)
             thresholds = (self._from_searches(s, fpir, faces, nameless or NOTHING_MATCHES) for s in enough)

@@ -94,6 +94,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
         yield SimpleNamespace(
             port=port,
             application=application,
+            register=register,
             count=lambda: len(register.open),
             unsent=lambda: register.unsent_bytes,
             drain=lambda: running.drain(0, None),
@@ -489,6 +490,41 @@ def test_the_register_forgets_closed_connections() -> None:
     reasons, remaining = asyncio.run(add_and_remove())
     assert [bool(reason) for reason in reasons] == [False, False, True]
     assert remaining == 0
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: x\r\n", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"])
+def test_connections_without_a_request_keep_nobody_out(
+    server: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    """Whoever has several addresses can open all connections, which would be refused to everybody else."""
+    monkeypatch.setattr(server.register, "max_connections", 12)
+    monkeypatch.setattr(protocol, "MAX_HEADER_SECONDS", 60)
+    with ExitStack() as stack:
+        kept = stack.enter_context(connect(server.port))
+        kept.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert read_answer(kept, timeout=MAX_SECONDS).status == 200
+        for number in range(40):
+            source = (f"127.0.1.{1 + number % 3}", 0)
+            idle = socket.create_connection(("127.0.0.1", server.port), source_address=source)
+            stack.enter_context(idle).sendall(sent)
+        time.sleep(0.2)
+        assert exchange(server.port, b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").status == 200
+        kept.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert read_answer(kept, timeout=MAX_SECONDS).status == 200
+        assert server.count() <= 12
+
+
+def test_connections_whose_requests_run_are_not_closed_for_others(
+    server: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server.register, "max_connections", 8)
+    with ExitStack() as stack:
+        busy = [stack.enter_context(connect(server.port)) for _ in range(8)]
+        for connection in busy:
+            connection.sendall(b"GET /late HTTP/1.1\r\nHost: x\r\n\r\n")
+        time.sleep(LIMIT_SECONDS / 4)
+        assert exchange(server.port, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").status == 503
+        assert [read_answer(connection, timeout=MAX_SECONDS).status for connection in busy] == [200] * 8
 
 
 def test_the_limit_of_open_files_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 import pytest
 from sqlalchemy import Engine as Database
-from sqlalchemy import event, select, update
+from sqlalchemy import event, func, select, update
 
 from app.access import keys
 from app.collections.service import delete_collection
@@ -117,6 +117,8 @@ def check_agreement(resources: Resources, table: FaceTable, pks: list[int]) -> N
     asked = np.array([*reversed(pks), 10**6, -1, *pks], np.int64)
     with reading(resources.database) as session:
         stored = query_faces(session, sorted(set(pks)))
+        enrolled = session.scalar(select(func.count()).select_from(Face))
+        assert table.count_ended(now()) == (enrolled or 0) - len(stored)
         for faces in (table.read(asked, now()), FoundFaces.of(asked, stored)):
             assert faces == stored
             assert bool(faces) == bool(stored)

@@ -214,6 +214,16 @@ def test_invalid_form_fields_are_refused(staff: httpx.Client) -> None:
     assert staff.get(BASE).json()["face_count"] == 0
 
 
+def test_a_form_with_a_field_twice_is_refused(staff: httpx.Client) -> None:
+    photo, other = ("file", ("a.png", picture())), ("file", ("b.png", picture(1)))
+    subject, role = ("subject", (None, "ada")), ("role", (None, "gallery"))
+    for parts, name in (([photo, other], "file"), ([photo, subject, ("subject", (None, "bob"))], "subject")):
+        answer = staff.post(f"{BASE}/faces", files=parts)
+        assert (answer.status_code, answer.json()["code"]) == (422, "InvalidParameter"), name
+        assert repr(name) in answer.json()["detail"]
+    assert staff.post(f"{BASE}/faces", files=[photo, subject, role]).status_code < 300
+
+
 def by_json(client: httpx.Client, **body: Any) -> httpx.Response:
     return client.post(f"{BASE}/faces", json={"aligned": True} | body)
 

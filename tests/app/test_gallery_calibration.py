@@ -5,12 +5,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sqlalchemy import update
 from sqlalchemy.orm import Session
 
-from app.db.session import RAW_ROWS_PER_BATCH, reading, stream_raw_rows
+from app.db.session import RAW_ROWS_PER_BATCH, reading, stream_raw_rows, writing
+from app.db.tables import Subject
 from app.resources import Resources
 from app.serving import gallery_calibration
 from app.serving.gallery_calibration import GalleryFaces, read_faces
+from ml.identification.open_set import OpenSetCalibration
 from tests.rows import GalleryWriter, make_model, people
 
 
@@ -50,3 +53,16 @@ def test_labels_name_faces_that_are_enrolled() -> None:
     assert named.subjects.tolist() == [2, -1, 2, 7]
     assert named.is_named.tolist() == [True, False, True, False]
     assert faces.name_labelled({}).subjects.tolist() == [2, -1, -1, 7]
+
+
+def test_people_who_refused_are_left_out_of_the_measurement_of_strangers(resources: Resources) -> None:
+    rows, subjects = people(300, 2)
+    model = make_model("m-1")
+    GalleryWriter(resources).make(model).add({model.id: rows}, subjects)
+    with writing(resources.database) as session:
+        session.execute(update(Subject).where(Subject.id >= "p160").values(consent=False))
+    measured = gallery_calibration.measure_gallery(resources, "staff", "identity", model)
+    [strangers] = OpenSetCalibration.from_dict(measured["open_set"]["calibration"]).strangers
+    assert (strangers.people, strangers.gallery_faces) == (160, 320)
+    assert np.isfinite(strangers.distances).sum() == len(strangers.distances) > 0
+    assert (measured["faces"], measured["named_faces"]) == (600, 320)

@@ -62,6 +62,16 @@ def test_an_idempotency_key_belongs_to_one_request_and_one_caller(service: Servi
         assert "Idempotent-Replayed" not in imported(colleague, "a").headers
 
 
+def test_a_body_of_another_type_is_another_request(staff: httpx.Client) -> None:
+    def send(media_type: str) -> httpx.Response:
+        headers = {"Idempotency-Key": "a", "Content-Type": media_type}
+        return staff.post(f"{BASE}:import", content=tar(FILES), params={"aligned": True}, headers=headers)
+
+    assert send("application/x-tar").status_code == 202
+    assert send("application/x-tar; charset=binary").headers["Idempotent-Replayed"] == "true"
+    assert send("application/zip").json()["code"] == "IdempotencyKeyReused"
+
+
 def test_what_a_key_says_is_not_stored(service: Service, staff: httpx.Client) -> None:
     imported(staff, "import-of-Ludovica-Erasmus").raise_for_status()
     assert imported(staff, "import-of-Ludovica-Erasmus").headers["Idempotent-Replayed"] == "true"

@@ -414,6 +414,33 @@ def test_labels_that_join_almost_everybody_name_no_strangers(api: Api, gallery: 
     assert (before, count_named()) == (0, 0)
 
 
+def test_a_filter_names_no_strangers_whom_the_whole_gallery_does_not_name(api: Api, lasting: Resources) -> None:
+    """Whoever the filter leaves out is still the next person, and a distractor still stands in front of people."""
+    filtered = GalleryWriter(lasting, api.staff).make(MODEL)
+    rows, subjects = people(200, 3, spread=0.3)
+    filtered.add({MODEL.id: rows}, subjects)
+    filtered.add({MODEL.id: people(2000, 1, seed=1, spread=0.3)[0]}, [None] * 2000, role="distractor")
+    strangers, _ = people(200, 1, seed=2, spread=0.3)
+
+    def find_named(vectors: Rows, **params: Any) -> list[str | None]:
+        answers = [by_vector(api, v, group_by="subject", fpir=0.05, **params).json()["faces"][0] for v in vectors]
+        return [answer["subject"] and answer["subject"]["id"] for answer in answers]
+
+    def is_measured() -> bool:
+        with reading(lasting.database) as session:
+            measured = session.get_one(Deployment, (api.staff, "identity")).measurements.get(MODEL.id, {})
+        return measured.get("faces") == 2600
+
+    until(is_measured)
+    named = find_named(strangers)
+    assert np.mean([name is not None for name in named]) < 0.1
+    for wanted in ({"role": "gallery"}, {"subject": subjects[:6]}):
+        of_filtered = find_named(strangers, filter=wanted)
+        assert [name for name, of_all in zip(of_filtered, named, strict=True) if name and not of_all] == [], wanted
+    enrolled = rows[: 3 * 6 : 3] + np.float32(0.01)
+    assert find_named(enrolled, filter={"subject": subjects[: 3 * 6]}) == subjects[: 3 * 6 : 3]
+
+
 def test_labels_that_name_most_faces_name_no_strangers(api: Api, lasting: Resources) -> None:
     """Thresholds are measured again with the people that searches find, whatever the labels say."""
     model = make_model("m-64", dim=64)

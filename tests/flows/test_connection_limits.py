@@ -140,12 +140,14 @@ def test_connections_are_limited_by_address_and_in_all(tmp_path: Path) -> None:
             for _ in range(count):
                 stack.enter_context(connect(port, source)).sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n")
         time.sleep(0.5)
-        for source, reason in (("127.0.0.1", "from this address"), ("127.0.0.3", "6 connections")):
-            with connect(port, source) as connection:
-                answer = read_answer(connection)
-            check_problem(answer, 503)
-            assert answer.headers["retry-after"] == "1"
-            assert reason in answer.body.decode()
+        with connect(port, "127.0.0.1") as connection:
+            answer = read_answer(connection)
+        check_problem(answer, 503)
+        assert answer.headers["retry-after"] == "1"
+        assert "from this address" in answer.body.decode()
+        with connect(port, "127.0.0.3") as connection:  # in place of one that waits for the rest of its headers
+            connection.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert read_answer(connection).status == 200
         stack.close()
         time.sleep(0.5)
         assert httpx.get(f"http://127.0.0.1:{port}/livez").status_code == 200

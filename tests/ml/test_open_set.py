@@ -341,6 +341,18 @@ def test_a_shrunken_gallery_is_not_trusted_with_more() -> None:
     assert calibration.threshold(0.01, 3000).person_distance < calibration.threshold(0.01, 1000).person_distance
 
 
+def test_a_lead_over_the_next_person_counts_only_among_about_as_many_people_as_were_measured() -> None:
+    searches = StrangerSearches.from_distances(
+        "leave-one-out", np.log(np.linspace(0.001, 1, 999)), np.arange(999), 1000
+    )
+    pairs = (ImpostorDistances.of(np.linspace(1, 2, 5000)),)
+    calibration = OpenSetCalibration(DecisionRule(), (searches,))
+    measured, shrunken = (calibration.threshold(0.01, faces, pairs) for faces in (500, 499))
+    assert (measured.enough, measured.source, measured.rule) == (True, "leave-one-out", DecisionRule())
+    assert (shrunken.enough, shrunken.source, shrunken.rule) == (False, "pairs", NEAREST_FACE)
+    assert (shrunken.low, shrunken.high) == (None, None)
+
+
 def test_a_shortlist_is_ten_times_as_loose_and_never_everybody() -> None:
     assert [possible_fpir(f) for f in (0.001, 0.01, 0.1, 0.5)] == [0.01, 0.1, 0.3, 0.5]
 

@@ -126,8 +126,10 @@ def _hash_key(resources: Resources, caller: str, key: str) -> str:
 
 
 async def _compute_fingerprint(scope: Scope, receive: Receive) -> tuple[str, Receive]:
-    """Return a hash of method, path, query and body, and a `receive` that yields the body again for the route."""
+    """Return a hash of method, path, query, content type and body, and a `receive` that yields the body again."""
     digest = hashlib.sha256(f"{scope['method']} {scope['path']}?".encode() + scope["query_string"])
+    media_type = Headers(scope=scope).get("content-type", "").partition(";")[0]  # a form's boundary may be another one
+    digest.update(f"\n{media_type}\n".encode())
     if scope["path"].endswith(STREAMED_PATH_SUFFIXES):
         digest.update(Headers(scope=scope).get("content-length", "").encode())
         return digest.hexdigest(), receive

@@ -22,6 +22,10 @@ class Connection(Protocol):
     def stalled_since(self) -> float:
         """When the client last read some of its answer, by the event loop's clock."""
 
+    @property
+    def waiting_since(self) -> float | None:
+        """Since when it has waited for a request, or for the rest of its headers; None if it does not."""
+
     def check_progress(self, now: float) -> None:
         """Close the connection if its client is too slow. now: as the event loop's clock has it"""
 
@@ -45,7 +49,11 @@ class ConnectionRegister:
         self._sweep_timer: asyncio.TimerHandle | None = None
 
     def add(self, connection: Connection, host: str) -> str:
-        """Add a connection. Returns why it must be refused, or an empty text. host: the address of its client"""
+        """Add a connection. Returns why it must be refused, or an empty text. host: the address of its client
+
+        While all are open, it takes the place of one that waits for a request: whoever holds connections without using
+        them, even from several addresses, keeps nobody out.
+        """
         address = group_address(host)
         self.open[connection] = address
         self.counts[address] += 1
@@ -53,9 +61,27 @@ class ConnectionRegister:
             self._schedule_sweep()
         if self.counts[address] > self.max_per_address:
             return f"{self.max_per_address:,} connections are open from this address"
-        if len(self.open) > self.max_connections:
+        if len(self.open) > self.max_connections and not self._close_waiting(connection):
             return f"the service has {self.max_connections:,} connections open"
         return ""
+
+    def _close_waiting(self, newest: Connection) -> bool:
+        """Close the connection that waits longest for a request, of the address with most, but not the newest.
+
+        Returns False if none of that address waits.
+        """
+        [(largest, _)] = self.counts.most_common(1)
+        waiting = [
+            (since, number, connection)
+            for number, (connection, address) in enumerate(self.open.items())
+            if address == largest and connection is not newest and (since := connection.waiting_since) is not None
+        ]
+        if not waiting:
+            return False
+        _, _, longest = min(waiting)
+        self.remove(longest)
+        longest.abort()
+        return True
 
     @property
     def is_crowded(self) -> bool:

@@ -184,6 +184,13 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         """When the client last began to read, or moved a part of, what is still unsent."""
         return self.answer_stall.began_at
 
+    @property
+    def waiting_since(self) -> float | None:
+        """Since when the connection has waited for a request, or for the rest of its headers; None if it does not."""
+        is_answering = self.cycle is not None and not self.cycle.response_complete
+        is_waiting = self.phase in (Phase.REQUEST, Phase.HEADERS) and not is_answering and self.refused_at is None
+        return self.phase_began_at if is_waiting and not self.transport.get_write_buffer_size() else None
+
     def abort(self) -> None:
         """Close the connection at once."""
         self.transport.abort()

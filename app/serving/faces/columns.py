@@ -200,6 +200,19 @@ class FaceColumns:
         """Whether one of the faces is a distractor."""
         return bool(self.are_distractors.any())
 
+    def count_ended(self, at: float) -> int:
+        """Count the faces whose end of use has come. at: seconds since 1970"""
+        return 0 if self.subjects.first_end_of_use > at else int(self._rising_ends.searchsorted(at, side="right"))
+
+    @cached_property
+    def _rising_ends(self) -> NDArray[np.float64]:
+        return np.sort(self.find_ends_of_use(np.arange(len(self.pks))))
+
+    def find_ends_of_use(self, positions: Ids) -> NDArray[np.float64]:
+        """Return the ends of use of the faces at these positions, inf for a face without a subject."""
+        of_subject = self.subject_positions[positions]
+        return np.append(self.subjects.ends_of_use, math.inf)[of_subject]
+
     def find(self, pks: Ids) -> Ids:
         """Return the (n,) positions of faces, -1 for those that are not here."""
         if not len(self.pks):

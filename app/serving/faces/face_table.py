@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from app.serving.faces.columns import (
     DISTRACTOR,
@@ -51,6 +53,22 @@ class FaceTable:
         positions[[offset for offset, _ in changed]] = -1
         others = {offset: known.face for offset, known in changed if known is not None and known.end_of_use > at}
         return FoundFaces(pks, self.columns, positions, others)
+
+    def count_ended(self, at: float) -> int:
+        """Count the faces that are enrolled and may not be found any more. at: seconds since 1970"""
+        return self.columns.count_ended(at) + sum(
+            sign * int(ends.searchsorted(at, side="right")) for sign, ends in self._changed_ends
+        )
+
+    @cached_property
+    def _changed_ends(self) -> tuple[tuple[int, NDArray[np.float64]], ...]:
+        """The rising ends of use of the changed faces: as the columns have them, to be subtracted, and as they are."""
+        if not self.changed:
+            return ()
+        positions = self.columns.find(np.array(list(self.changed), np.int64))
+        former = self.columns.find_ends_of_use(positions[positions >= 0])
+        present = [known.end_of_use for known in self.changed.values() if known is not None]
+        return (-1, np.sort(former)), (1, np.sort(np.array(present, np.float64)))
 
     def list_gallery_faces(self, subject_pk: int) -> list[int]:
         """Return the pks of a subject's faces, without distractors."""
