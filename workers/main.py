@@ -59,9 +59,7 @@ class Worker:
                 self.resources.home.check()
                 if self.queue == "default":
                     self._do_periodic_work(schedule)
-                if self.step():
-                    heaps.note_work()
-                else:
+                if not self.step():
                     heaps.trim_if_due()
                     self.resources.notifier.wait("jobs", self._seconds_to_wait())
             except (OperationalError, Busy) as error:
