@@ -11,7 +11,6 @@ most threads wait for the interpreter anyway. See mallopt(3) and malloc_trim(3).
 
 import ctypes
 import logging
-import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -23,6 +22,8 @@ MAX_HEAPS = 2
 LARGE_BLOCK_BYTES = 15 * 2**20
 """Blocks from this size on return to the system; they include those of 16 MiB in which Pillow holds large photos."""
 TRIM_SECONDS = 60.0
+MIN_WORK_SECONDS = 1.0
+"""Of processor time: a process that only looks for work takes less in TRIM_SECONDS."""
 MAX_FREE_HEAP_BYTES = 64 * 2**20
 """A heap gives back what is free at its end beyond this. With less, a detector claims its memory anew each time."""
 
@@ -47,24 +48,24 @@ def trim_heaps() -> None:
 
 
 class HeapTrimmer:
-    """Trims the heaps of a process that has worked, once it has nothing to do, at most every TRIM_SECONDS.
+    """Trims the heaps of a process that has worked, at most every TRIM_SECONDS.
 
-    Thousands of small jobs, each with a thread of its own, otherwise leave a heap a little larger every few minutes.
+    What requests and jobs free lies between what stays, so that they come to ever more pages of the heaps. Without
+    this, a process grows for hours, until it has all of them in memory.
     """
 
     def __init__(self, trim: Callable[[], None] = trim_heaps) -> None:
         self._trim = trim
-        self._trimmed_at, self._has_worked = -math.inf, False
-
-    def note_work(self) -> None:
-        """Note that there may be memory to return."""
-        self._has_worked = True
+        self._trimmed_at, self._worked_until = time.monotonic(), time.process_time()
 
     def trim_if_due(self) -> None:
-        """Trim the heaps if work was noted since the last time and TRIM_SECONDS have passed."""
-        if self._has_worked and time.monotonic() - self._trimmed_at >= TRIM_SECONDS:
+        """Trim the heaps if the process has worked since the last time, and TRIM_SECONDS have passed. Takes 5 ms."""
+        if time.monotonic() - self._trimmed_at < TRIM_SECONDS:
+            return
+        if time.process_time() - self._worked_until >= MIN_WORK_SECONDS:
             self._trim()
-            self._trimmed_at, self._has_worked = time.monotonic(), False
+            self._worked_until = time.process_time()
+        self._trimmed_at = time.monotonic()
 
 
 def _find_function(name: str) -> Any:

@@ -56,9 +56,7 @@ class Worker:
                 self.check_database()
                 if self.queue == "default":
                     self._do_periodic_work(schedule)
-                if self.step():
-                    heaps.note_work()
-                else:
+                if not self.step():
                     heaps.trim_if_due()
                     self.resources.notifier.wait("jobs", self._seconds_to_wait())
             except (OperationalError, Busy) as error:

@@ -20,6 +20,9 @@ FAULTY_STATEMENT_STATES = ("42", "54")
 """The classes of PostgreSQL's errors that a repetition does not help: wrong statements, and too complex ones."""
 CACHED_STATEMENTS = 48
 """Of each connection to SQLite. The last connection that was returned is used first, so that few hold any."""
+CONNECTION_SECONDS = 300.0
+"""A connection to SQLite that is older is opened anew when it is used next, which takes 1 ms. One that is used rarely
+would else fill its caches, of up to 2.5 MiB, for hours, and there are as many as were ever used at once."""
 BUSY_TIMEOUT_MS = 10_000
 RAW_ROWS_PER_BATCH = 500
 """Fewer than after how many new objects Python looks for cycles (700), which would take as long as reading them."""
@@ -45,6 +48,7 @@ def open_database(url: str) -> Engine:
         url,
         pool_size=REQUEST_THREADS + 24,
         pool_use_lifo=True,
+        pool_recycle=CONNECTION_SECONDS,
         hide_parameters=True,
         connect_args={"check_same_thread": False, "cached_statements": CACHED_STATEMENTS},
         json_deserializer=parse_stored_json,

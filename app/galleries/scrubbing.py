@@ -2,13 +2,16 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 from urllib.parse import unquote
 
-from sqlalchemy import Engine, or_, select, update
+from sqlalchemy import Engine, exists, or_, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
+from app.db.id_lists import select_ids
 from app.db.session import reading, writing
 from app.db.tables import (
     ERASED_STATUS,
@@ -108,22 +111,25 @@ def scrub_job_items(database: Engine, erased: Sequence[ErasedNames], check: Chec
     """Erase the items of ended photos that name a face or a person, and return erasure id -> their number."""
     counts = {one.erasure_id: 0 for one in erased}
     for group in _group_by_collection(erased):
-        for job, created_at in _list_jobs(database, group):
-            earlier = [one for one in group if created_at <= one.until]
-            last = -1
-            while rows := _read_items(database, job, last):
-                check()
-                last = rows[-1].number
-                owners = {row.number: _find_owner(row, earlier) for row in rows}
-                chosen = {number: owner for number, owner in owners.items() if owner is not None}
-                if chosen:
-                    values = {"name": ERASED, "detail": {"reasons": [ERASED]}}
-                    items = update(JobItem).where(JobItem.job_id == job, JobItem.number.in_(chosen))
-                    with writing(database) as session:
-                        session.execute(items.values(**values))
-                for owner in chosen.values():
+        created_at = _list_jobs(database, group)
+        for rows in _iterate_items(database, list(created_at)):
+            check()
+            for job, items in groupby(rows, key=attrgetter("job_id")):
+                earlier = [one for one in group if created_at[job] <= one.until]
+                for owner in _scrub_items(database, job, items, earlier):
                     counts[owner] += 1
     return counts
+
+
+def _scrub_items(database: Engine, job: str, rows: Iterable[JobItem], erased: Sequence[ErasedNames]) -> list[str]:
+    """Erase those items of a job that name what is erased, and return the ids of their erasures."""
+    owners = {row.number: _find_owner(row, erased) for row in rows}
+    chosen = {number: owner for number, owner in owners.items() if owner is not None}
+    if chosen:
+        items = update(JobItem).where(JobItem.job_id == job, JobItem.number.in_(chosen))
+        with writing(database) as session:
+            session.execute(items.values(name=ERASED, detail={"reasons": [ERASED]}))
+    return list(chosen.values())
 
 
 def _group_by_collection(erased: Sequence[ErasedNames]) -> Iterable[list[ErasedNames]]:
@@ -134,15 +140,16 @@ def _group_by_collection(erased: Sequence[ErasedNames]) -> Iterable[list[ErasedN
     return groups.values()
 
 
-def _list_jobs(database: Engine, group: Sequence[ErasedNames]) -> list[tuple[str, float]]:
-    """List the jobs of the collection that may have items about what is erased, with when they were created."""
+def _list_jobs(database: Engine, group: Sequence[ErasedNames]) -> dict[str, float]:
+    """List the jobs of the collection that have items and may name what is erased, with when they were created."""
     jobs = select(Job.id, Job.created_at).where(
         Job.body["collection"].as_string() == group[0].collection,
         Job.created_at <= max(one.until for one in group),
         Job.kind.not_in((Erase.kind, Sweep.kind)),
+        exists().where(JobItem.job_id == Job.id),
     )
     with reading(database) as session:
-        return [(job, created_at) for job, created_at in session.execute(jobs)]
+        return {row.id: row.created_at for row in session.execute(jobs.order_by(Job.id))}
 
 
 def _find_owner(item: JobItem, erased: Sequence[ErasedNames]) -> str | None:
@@ -150,10 +157,25 @@ def _find_owner(item: JobItem, erased: Sequence[ErasedNames]) -> str | None:
     return next((one.erasure_id for one in erased if one.is_whole or _is_item_about(item, one)), None)
 
 
-def _read_items(database: Engine, job: str, after: int) -> list[JobItem]:
-    ended = (JobItem.job_id == job, JobItem.number > after, JobItem.state != "queued", JobItem.name != ERASED)
+def _iterate_items(database: Engine, jobs: Sequence[str]) -> Iterator[Sequence[JobItem]]:
+    """Yield the ended items of these jobs in steps: of many jobs together, since each may have only a few.
+
+    jobs: in the order of the database
+    """
+    while jobs:
+        rows = _read_items(database, jobs, -1)
+        jobs = jobs[jobs.index(rows[-1].job_id) + 1 :] if len(rows) == ROWS_PER_STEP else []
+        while rows:
+            yield rows
+            last = rows[-1]
+            rows = _read_items(database, [last.job_id], last.number) if len(rows) == ROWS_PER_STEP else []
+
+
+def _read_items(database: Engine, jobs: Sequence[str], after: int) -> Sequence[JobItem]:
+    ended = (JobItem.number > after, JobItem.state != "queued", JobItem.name != ERASED)
     with reading(database) as session:
-        return list(session.scalars(select(JobItem).where(*ended).order_by(JobItem.number).limit(ROWS_PER_STEP)))
+        of_jobs = select(JobItem).where(JobItem.job_id.in_(select_ids(session, jobs)), *ended)
+        return session.scalars(of_jobs.order_by(JobItem.job_id, JobItem.number).limit(ROWS_PER_STEP)).all()
 
 
 def _is_item_about(item: JobItem, erased: ErasedNames) -> bool:

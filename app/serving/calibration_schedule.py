@@ -10,7 +10,7 @@ from app.db.tables import Face, Job
 from app.queue.jobs import LIVE_STATES
 from app.queue.messages import ImportEmbeddings, IngestBatch
 from app.serving.background_tasks import BackgroundTasks
-from app.serving.deployments import ServedDeployment
+from app.serving.deployments import DeploymentKey, ServedDeployment, drop_indexes_of
 from app.serving.gallery_calibration import renew_calibration
 from app.serving.index_builder import IndexKey
 from app.serving.loaded_index import LoadedIndex
@@ -57,6 +57,11 @@ class CalibrationSchedule:
         if needs_recalibration(faces, calibrated_at_count, is_idle, changed_share):
             self._started_for[index.key] = started_for
             self.tasks.start(("calibrate", index), partial(renew_calibration, self.database, index, labelled))
+
+    def forget(self, key: DeploymentKey) -> None:
+        """Drop what is known of a deployment that is no longer served."""
+        for known in (self._started_for, self._changed_counts):
+            drop_indexes_of(key, known)
 
     def _find_changed_share(self, session: Session, index: LoadedIndex, scores: Scores, labelled_count: int) -> float:
         """Return the part of the faces, or of those with a name, that has changed since the calibration.

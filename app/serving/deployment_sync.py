@@ -18,7 +18,7 @@ from app.serving.background_tasks import BackgroundTasks, start_thread
 from app.serving.calibration_schedule import CalibrationSchedule, is_importing_vectors
 from app.serving.compensation.schedule import RenewalSchedule
 from app.serving.deployment_rows import DeploymentRow
-from app.serving.deployments import RecentlyRequested, Registry, ServedDeployment
+from app.serving.deployments import RecentlyRequested, Registry, ServedDeployment, drop_indexes_of
 from app.serving.faces.face_table_loader import CollectionKey, FaceTables
 from app.serving.index_builder import COLLECTION, TASK, IndexKey
 from app.serving.index_loader import IndexLoader
@@ -97,8 +97,11 @@ class DeploymentSync:
         self.face_tables.drop_all_but({CollectionKey(collection, created_at) for collection, _, created_at in known})
         for served in self.registry.all():
             if (served.collection, served.task, served.collection_created_at) not in known:
-                self.label_updates.forget((served.collection, served.task))
-                self.registry.drop((served.collection, served.task))
+                key = served.collection, served.task
+                for part in (self.label_updates, self.calibration, self.compensation, self.recently_requested):
+                    part.forget(key)
+                drop_indexes_of(key, self._load_retry_at)
+                self.registry.drop(key)
                 for index in served.indexes.values():
                     self.snapshots.delete(index.key)
 

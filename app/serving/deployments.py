@@ -4,12 +4,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from app.db.tables import now
 from app.serving.batching import Slots
 from app.serving.faces.face_table import FaceTable
+from app.serving.index_builder import IndexKey
 from app.serving.labels.constraints import ServedConstraints
 from app.serving.limits.photo_failures import report_photo_failure
 from app.serving.loaded_index import LoadedIndex
@@ -157,6 +159,12 @@ def _embed_batch(model: Model, task: str, parts: list[Mapping[CropKind, Crops]])
     return np.split(model.embed(rows, task), ends)
 
 
+def drop_indexes_of(deployment: DeploymentKey, known: dict[IndexKey, Any]) -> None:
+    """Drop what is known of the indexes of a deployment."""
+    for key in [key for key in list(known) if (key.collection, key.task) == deployment]:
+        known.pop(key, None)
+
+
 class Registry:
     """The served deployments by (collection, task). Only the follower writes it; requests read it without a lock."""
 
@@ -201,6 +209,11 @@ class RecentlyRequested:
 
     def record(self, key: DeploymentKey, model_id: str) -> None:
         self._requested_at[key, model_id] = time.monotonic()
+
+    def forget(self, key: DeploymentKey) -> None:
+        """Drop the requests for a deployment that is no longer served."""
+        for requested in [requested for requested in list(self._requested_at) if requested[0] == key]:
+            self._requested_at.pop(requested, None)
 
     def contains(self, key: DeploymentKey, model_id: str) -> bool:
         return time.monotonic() - self._requested_at.get((key, model_id), -self._kept_seconds) < self._kept_seconds

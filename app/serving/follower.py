@@ -10,6 +10,7 @@ from uuid import uuid4
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
+from app.allocator import HeapTrimmer
 from app.db.session import snapshot
 from app.errors import Busy
 from app.resources import Resources
@@ -64,10 +65,11 @@ class IndexFollower:
         if self.last_step_at < 0:
             used = (row.index_key(model_id) for row in rows for model_id in row.pointers.values() if model_id)
             self.snapshots.delete_all_but(used)
+        self._not_before = {key: at for key, at in self._not_before.items() if at > time.monotonic()}
         self.sync.drop_all_but({(row.collection, row.task, row.collection_created_at) for row in rows})
         with snapshot(self.resources.database) as session:  # a transaction begins with the first question
             for row in rows:
-                if not self._stopping.is_set() and time.monotonic() >= self._not_before.get(row.key, 0.0):
+                if not self._stopping.is_set() and row.key not in self._not_before:
                     self._synchronise(session, row)
         self.sync.tasks.tidy()
         self.reporter.report(self.registry.all())
@@ -90,9 +92,11 @@ class IndexFollower:
         return poll if due_in is None else min(poll, due_in)
 
     def _run(self) -> None:
+        heaps = HeapTrimmer()
         while not self._stopping.is_set():
             try:
                 self.step()
+                heaps.trim_if_due()  # of all threads of the process: this one looks at it now and then anyway
                 self.resources.notifier.wait("changes", self._pause())
             except (OperationalError, Busy) as error:
                 log.warning("follower.database_away error=%s", error)

@@ -32,7 +32,7 @@ class Reporter:
         self.database, self.process = database, process
         self.due_in: float | None = None
         self._reported: dict[DeploymentKey, ReportedState] = {}
-        self._last_heartbeat_at = float("-inf")
+        self._written_at = self._last_heartbeat_at = float("-inf")
 
     def report(self, all_served: Iterable[ServedDeployment]) -> None:
         """Write the rows that have changed, or a heartbeat if it is due. Raises Busy.
@@ -45,18 +45,22 @@ class Reporter:
         if not states and not self._reported:
             self.due_in = None
             return
-        since_last = time.monotonic() - self._last_heartbeat_at
+        since_last = time.monotonic() - self._written_at
         is_changed = bool(changed) or states.keys() != self._reported.keys()
         self.due_in = MIN_INTERVAL_SECONDS - since_last if is_changed and since_last < MIN_INTERVAL_SECONDS else None
-        if self.due_in is not None or not (is_changed or since_last > HEARTBEAT_SECONDS):
+        is_heartbeat_due = time.monotonic() - self._last_heartbeat_at > HEARTBEAT_SECONDS
+        if self.due_in is not None or not (is_changed or is_heartbeat_due):
             return
         with suppress(StaleDataError, IntegrityError):
-            self._write(states, changed)
+            self._write(states, changed, is_heartbeat_due)
 
     def _write(
-        self, states: Mapping[DeploymentKey, ReportedState], changed: Mapping[DeploymentKey, ReportedState]
+        self,
+        states: Mapping[DeploymentKey, ReportedState],
+        changed: Mapping[DeploymentKey, ReportedState],
+        with_heartbeat: bool,
     ) -> None:
-        """Write the rows that have changed.
+        """Write the rows that have changed, and the time into the others if a heartbeat is due: there may be thousands.
 
         Raises Busy; on PostgreSQL, StaleDataError or IntegrityError if their collection is deleted meanwhile.
         """
@@ -77,12 +81,16 @@ class Reporter:
             for statement, is_written in ((insert(Follower), False), (update(Follower), True)):
                 if chosen := [row for row in rows if ((row["collection_id"], row["task"]) in written) == is_written]:
                     session.execute(statement, chosen)
-            # only the others: PostgreSQL locks the collection of a row that is written twice, and its deletion the row
-            others = update(Follower).where(is_own, Follower.seen_at != at).values(seen_at=at).returning(Follower.task)
-            row_count = len(rows) + len(session.scalars(others).all())
+            unwritten = len(changed) - len(rows)
+            if with_heartbeat:
+                # only the others: PostgreSQL locks the collection of a row that is written twice, its deletion the row
+                others = update(Follower).where(is_own, Follower.seen_at != at).values(seen_at=at)
+                unwritten = len(states) - len(rows) - len(session.scalars(others.returning(Follower.task)).all())
         # a sweep may have deleted the rows of this process, if it took it for dead: then write all of them again
-        self._reported = dict(states) if row_count == len(states) else {}
-        self._last_heartbeat_at = time.monotonic()
+        self._reported = {} if unwritten else dict(states)
+        self._written_at = time.monotonic()
+        if with_heartbeat:
+            self._last_heartbeat_at = self._written_at
 
     def _make_row(self, key: DeploymentKey, state: ReportedState, at: float) -> dict[str, object]:
         names = ("collection_id", "task", "model_id", "change", "vectors")

@@ -79,6 +79,7 @@ async def _send_one(pool: ConnectionPool, traffic: MixedTraffic, due: float, rec
         is_right = is_right_answer(request, answer)
     else:
         is_right = answer.status in REFUSALS and "retry-after" in answer.headers
+        request.note_refusal()
     records.append(Record(request.kind, answer.status, seconds, is_right))
 
 

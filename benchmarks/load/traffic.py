@@ -19,6 +19,9 @@ SHARES = {"vector": 0.5, "photo": 0.2, "enrol": 0.05, "label": 0.1, "list": 0.15
 """Share of the requests of each kind, unless it is given. There is also "face": a search by an enrolled face."""
 STEADY_SHARES = SHARES | {"delete": SHARES["enrol"], "withdraw": SHARES["label"]}
 """What the traffic adds it removes again: each face is deleted, and each label taken back."""
+KEPT_ADDITIONS = 64
+"""As many faces and labels stay, once they are there. By chance, or because more removals were refused, there would be
+hundreds after an hour."""
 PHOTOS = 24
 BOUNDARY = "load"
 PART = (
@@ -27,12 +30,17 @@ PART = (
 LIST_LIMIT = 20
 
 
+def do_nothing() -> None:
+    """Take no note of a refusal."""
+
+
 class Request(NamedTuple):
-    """The bytes of a request, and what tells whether a 2xx answer to it is right."""
+    """The bytes of a request, what tells whether a 2xx answer to it is right, and what is called if it is refused."""
 
     kind: str
     data: bytes
     is_right: Callable[[Any], bool]
+    note_refusal: Callable[[], None] = do_nothing
 
 
 @dataclass
@@ -88,6 +96,8 @@ class MixedTraffic:
         return Request("photo", self._format_photo("/search"), lambda answer: len(answer["faces"]) == 1)
 
     def _draw_enrolment(self) -> Request:
+        if "delete" in self.shares and len(self._enrolled) >= KEPT_ADDITIONS:
+            return self._draw_deletion()
         return Request("enrol", self._format_photo("/faces"), self._note_enrolment)
 
     def _note_enrolment(self, answer: Any) -> bool:
@@ -96,13 +106,16 @@ class MixedTraffic:
         return len(records) == 1
 
     def _draw_deletion(self) -> Request:
-        """Delete the face that was enrolled first; a list if there is none."""
-        if not self._enrolled:
-            return self._draw_list()
-        data = self.address.format_request("DELETE", f"{self._path}/faces/{self._enrolled.popleft()}")
-        return Request("delete", data, lambda answer: answer is None)
+        """Delete the face that was enrolled first; enrol one if there are few."""
+        if len(self._enrolled) < KEPT_ADDITIONS:
+            return self._draw_enrolment()
+        face = self._enrolled.popleft()
+        data = self.address.format_request("DELETE", f"{self._path}/faces/{face}")
+        return Request("delete", data, lambda answer: answer is None, lambda: self._enrolled.appendleft(face))
 
     def _draw_label(self) -> Request:
+        if "withdraw" in self.shares and len(self._labellers) >= KEPT_ADDITIONS:
+            return self._draw_withdrawal()
         face_a, face_b = self._random.sample(self.gallery.face_ids, 2)
         labeller = f"labeller-{self._random.randrange(10**9)}"
         label = {"face_a": face_a, "face_b": face_b, "same": False, "by": labeller}
@@ -116,11 +129,13 @@ class MixedTraffic:
         return Request("label", data, note_label)
 
     def _draw_withdrawal(self) -> Request:
-        """Take back the label that was added first; a list if there is none."""
-        if not self._labellers:
-            return self._draw_list()
-        data = self.address.format_request("DELETE", f"/v1/labels?by={self._labellers.popleft()}")
-        return Request("withdraw", data, lambda answer: answer["withdrawn"] == 1)
+        """Take back the label that was added first; add one if there are few."""
+        if len(self._labellers) < KEPT_ADDITIONS:
+            return self._draw_label()
+        labeller = self._labellers.popleft()
+        data = self.address.format_request("DELETE", f"/v1/labels?by={labeller}")
+        put_back = self._labellers.appendleft
+        return Request("withdraw", data, lambda answer: answer["withdrawn"] == 1, lambda: put_back(labeller))
 
     def _draw_list(self) -> Request:
         data = self.address.format_request("GET", f"{self._path}/faces?limit={LIST_LIMIT}")

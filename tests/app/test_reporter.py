@@ -5,7 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
-from sqlalchemy import select
+import pytest
+from sqlalchemy import delete, select
 
 from app.db.session import reading, writing
 from app.db.tables import Follower
@@ -18,10 +19,12 @@ from tests.rows import GalleryWriter, make_model
 MODEL = make_model("m-reported")
 
 
-def serve(change: int, created_at: float = 1.0) -> list[Any]:
+def serve(change: int, created_at: float = 1.0, collection: str = "staff") -> list[Any]:
     state = SimpleNamespace(change=change, vectors=3)
     champion = SimpleNamespace(key=SimpleNamespace(model_id=MODEL.id), state=state)
-    served = SimpleNamespace(collection="staff", task="identity", collection_created_at=created_at, champion=champion)
+    served = SimpleNamespace(
+        collection=collection, task="identity", collection_created_at=created_at, champion=champion
+    )
     return [served]
 
 
@@ -45,6 +48,45 @@ def test_changes_that_follow_at_once_are_written_together(resources: Any) -> Non
     assert report(None) == ([4], True)
     time.sleep(reporter.due_in or 0)
     assert report(None) == ([], False)
+
+
+def test_a_change_is_written_without_the_rows_of_other_deployments(
+    resources: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process with 1,500 collections would write as many rows, several times a second, while one of them changes."""
+    for collection in ("staff", "guests"):
+        GalleryWriter(resources, collection).make(MODEL)
+    reporter = Reporter(resources.database, "process")
+
+    def report(change: int) -> dict[str, float]:
+        """Return the collections, and when this process was seen to serve each."""
+        reporter.report(serve(change) + serve(1, collection="guests"))
+        with reading(resources.database) as session:
+            rows = session.scalars(select(Follower).where(Follower.process == "process"))
+            return {row.collection_id: row.seen_at for row in rows}
+
+    first = report(1)
+    time.sleep(MIN_INTERVAL_SECONDS)
+    second = report(2)
+    assert second["staff"] > first["staff"]
+    assert second["guests"] == first["guests"]
+    monkeypatch.setattr("app.serving.reporter.HEARTBEAT_SECONDS", 0.0)
+    third = report(2)
+    assert min(third.values()) > second["staff"]
+
+
+def test_rows_that_a_sweep_has_deleted_are_written_again(resources: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.serving.reporter.HEARTBEAT_SECONDS", 0.0)
+    monkeypatch.setattr("app.serving.reporter.MIN_INTERVAL_SECONDS", 0.0)
+    GalleryWriter(resources).make(MODEL)
+    reporter = Reporter(resources.database, "process")
+    reporter.report(serve(1))
+    with writing(resources.database) as session:
+        session.execute(delete(Follower))
+    for _ in range(2):  # the first notices it
+        reporter.report(serve(1))
+    with reading(resources.database) as session:
+        assert list(session.scalars(select(Follower.change))) == [1]
 
 
 def test_nothing_waits_where_nothing_is_served_any_more(resources: Any) -> None:

@@ -1,6 +1,7 @@
 """Databases are closed with every connection, and a bulk insert has a larger cache of pages."""
 
 import gc
+import time
 import warnings
 
 import pytest
@@ -11,6 +12,7 @@ from sqlalchemy.orm import Session
 from app.config import Settings
 from app.db.session import (
     CACHE_KIB,
+    CONNECTION_SECONDS,
     LARGE_CACHE_KIB,
     close_database,
     large_cache,
@@ -48,6 +50,26 @@ def test_the_connection_that_was_returned_last_is_used_first(settings: Settings)
         for _ in range(2):
             with database.connect() as again:
                 assert again.connection.driver_connection is last
+    close_database(database)
+
+
+def test_a_connection_to_sqlite_is_opened_anew_after_some_minutes(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is used rarely would fill its caches for hours."""
+    settings.home.mkdir(parents=True, exist_ok=True)
+    database = open_database(settings.database)
+    if database.dialect.name == "sqlite":
+        with database.connect() as connection:
+            first = connection.connection.driver_connection
+        with database.connect() as connection:
+            assert connection.connection.driver_connection is first
+        later = time.time() + CONNECTION_SECONDS + 1
+        monkeypatch.setattr(time, "time", lambda: later)
+        with database.connect() as connection:
+            assert connection.connection.driver_connection is not first
+            assert connection.scalar(text("PRAGMA secure_delete")) == 1, "it is prepared like the first"
+        assert is_closed(first)
     close_database(database)
 
 

@@ -263,6 +263,26 @@ def test_items_that_name_a_face_or_a_person_are_erased(resources: Resources, mon
     assert sum(scrub_job_items(resources.database, [nobody], proceed).values()) == 0
 
 
+def test_items_of_many_jobs_are_read_together(resources: Resources, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The imports of a day are looked through for each erasure, and each may be of a few photos."""
+    jobs = [store_job(resources, *OWN_ITEMS, *OTHER_ITEMS) for _ in range(30)]
+    names = erased(subject=None, faces=frozenset(), names=frozenset({"badge-1"}))
+    reads = list[str]()
+
+    def note(*values: Any) -> None:
+        reads.extend([values[2]] if values[2].startswith("SELECT") else [])
+
+    event.listen(resources.database, "before_cursor_execute", note)
+    try:
+        assert scrub_job_items(resources.database, [names], proceed) == {"e1": 30}
+        assert len(reads) == 2
+        monkeypatch.setattr(scrubbing, "ROWS_PER_STEP", 50)  # ends within a job
+        assert scrub_job_items(resources.database, [erased()], proceed) == {"e1": 60}
+    finally:
+        event.remove(resources.database, "before_cursor_execute", note)
+    assert all(read_items(resources, job) == [GONE, GONE, GONE, *OTHER_ITEMS] for job in jobs)
+
+
 NORMAL_FORMS = ["NFC", "NFD", "NFKC", "NFKD"]
 
 

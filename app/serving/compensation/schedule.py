@@ -10,6 +10,7 @@ from app.resources import Resources
 from app.serving.background_tasks import BackgroundTasks
 from app.serving.calibration_schedule import is_importing
 from app.serving.compensation import renewal
+from app.serving.deployments import DeploymentKey, drop_indexes_of
 from app.serving.index_builder import IndexKey
 from app.serving.loaded_index import LoadedIndex
 from ml.compensation import MIN_FACES_TO_CORRECT
@@ -49,6 +50,11 @@ class RenewalSchedule:
         if is_idle:
             self._checked[index.key] = now, index.state.change
             self._running = self.tasks.start(("compensate", index), partial(self._renew, index))
+
+    def forget(self, key: DeploymentKey) -> None:
+        """Drop what is known of a deployment that is no longer served."""
+        for known in (self._checked, self._rests_until):
+            drop_indexes_of(key, known)
 
     def _renew(self, index: LoadedIndex) -> None:
         started = time.monotonic()
