@@ -35,7 +35,7 @@ def test_heaps_are_trimmed_after_work_and_at_most_once_in_a_while(monkeypatch: p
 
 
 def test_an_api_process_trims_its_heaps_while_it_serves(resources: Resources, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In an hour of traffic, it came to 8 MiB more of the pages of its heaps, which nothing was in."""
+    """What requests free lies between what stays, so that more and more of the heap comes into memory."""
     looks = threading.Event()
     monkeypatch.setattr(HeapTrimmer, "trim_if_due", lambda _: looks.set())
     with open_engine(resources):
