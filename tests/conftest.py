@@ -50,7 +50,8 @@ def find_memory_folder() -> str | None:
 
 if memory_folder := find_memory_folder():
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", memory_folder)  # the folders `tmp_path`
-os.environ.setdefault("SSL_CERT_DIR", os.devnull)  # tests speak HTTP; to read the certificates takes each client 10 ms
+os.environ.setdefault("SSL_CERT_DIR", os.devnull)  # tests speak HTTP; to read the certificates takes each client 20 ms
+os.environ.pop("SSL_CERT_FILE", None)  # would be read instead
 
 THREADS = int(os.environ.get("TEST_THREADS", "1"))
 set_threads(THREADS)
