@@ -27,7 +27,7 @@ from app.storage.model_cache import ensure_lbp_model
 from app.threads import get_threads, set_threads
 from tests.compiled_statements import share_compiled_statements
 from tests.databases import address, administer, execute, migrate, migrated_database
-from tests.service import Service, link_notifiers, run_service
+from tests.service import Service, hasten_erasures, link_notifiers, run_service
 
 WORKER_BYTES = 2 * 2**30
 MIN_FREE_BYTES = 2 * 2**30
@@ -38,6 +38,7 @@ UNDIVIDED_FOLDERS = {"house"}
 """Folders whose modules one process runs: they parse the same files, which takes seconds."""
 MAX_SLOW_MOMENT = 0.7
 """The part of a run within which a slow module begins."""
+unused_databases: list[str] = []
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
@@ -49,12 +50,13 @@ def find_memory_folder() -> str | None:
 
 if memory_folder := find_memory_folder():
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", memory_folder)  # the folders `tmp_path`
-os.environ.setdefault("SSL_CERT_DIR", os.devnull)  # tests speak HTTP; to read the certificates takes each client 10 ms
-gc.disable()  # until the tests are collected: what modules define stays
+os.environ.setdefault("SSL_CERT_DIR", os.devnull)  # tests speak HTTP; to read the certificates takes each client 20 ms
+os.environ.pop("SSL_CERT_FILE", None)  # would be read instead
 
 THREADS = int(os.environ.get("TEST_THREADS", "1"))
 set_threads(THREADS)
 share_compiled_statements()
+hasten_erasures()
 
 
 @pytest.fixture(autouse=True)
@@ -239,7 +241,10 @@ def _make_settings(home: Path, **addresses: str) -> Settings:
 
 
 def create_database(request: pytest.FixtureRequest, template: str = "") -> Iterator[str]:
-    """Create a database as a copy of a template, by default of a migrated one."""
+    """Create a database as a copy of a template, by default of a migrated one.
+
+    It is dropped when the next one is created. PostgreSQL waits a tenth of a second if a connection has just closed.
+    """
     if request.param == "sqlite":
         yield ""
         return
@@ -247,10 +252,12 @@ def create_database(request: pytest.FixtureRequest, template: str = "") -> Itera
     name = f"t{uuid4().hex}"
     template = template or migrated_database(server)
     administration = request.getfixturevalue("administration")
+    while unused_databases:
+        execute(administration, f"drop database {unused_databases.pop()} with (force)")
     # in half the time of `wal_log`
     execute(administration, f"create database {name} template {template} strategy file_copy")
     yield address(server, name)
-    execute(administration, f"drop database {name} with (force)")
+    unused_databases.append(name)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, get_args
+from uuid import uuid4
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -26,6 +27,7 @@ class Notifier:
         self._away_until = float("-inf")  # by the monotonic clock
         self._listeners: list[tuple[Topic, Callable[[], None]]] = []
         self._closed = threading.Event()
+        self._own_channel = f"{CHANNEL}:{uuid4().hex}"  # a message there wakes the listener, to end it
         self._listener = threading.Thread(target=self._listen, name="notifier", daemon=True)
         if self._client is not None:
             self._listener.start()
@@ -37,13 +39,7 @@ class Notifier:
     def notify(self, topic: Topic) -> None:
         """Wake those who wait for this topic. Call it after the commit."""
         self._deliver(topic)
-        if self._client is not None and time.monotonic() >= self._away_until:
-            from redis import RedisError  # only where Redis is used
-
-            try:
-                self._client.publish(CHANNEL, topic)
-            except (RedisError, OSError, ValueError):  # the last two: the connection is being closed
-                self._away_until = time.monotonic() + AWAY_SECONDS  # the other processes poll
+        self._publish(CHANNEL, topic)
 
     def wait(self, topic: Topic, seconds: float) -> None:
         """Return at the next notification of this topic, or after so many seconds."""
@@ -55,8 +51,18 @@ class Notifier:
         for event in self._rung.values():
             event.set()
         if self._client is not None:
+            self._publish(self._own_channel, "closed")
             self._listener.join(timeout=3)
             self._client.close()
+
+    def _publish(self, channel: str, message: str) -> None:
+        if self._client is not None and time.monotonic() >= self._away_until:
+            from redis import RedisError  # only where Redis is used
+
+            try:
+                self._client.publish(channel, message)
+            except (RedisError, OSError, ValueError):  # the last two: the connection is being closed
+                self._away_until = time.monotonic() + AWAY_SECONDS  # the other processes poll
 
     def _deliver(self, topic: str) -> None:
         if topic not in self._rung:
@@ -73,7 +79,7 @@ class Notifier:
         while not self._closed.is_set():
             try:
                 with self._client.pubsub(ignore_subscribe_messages=True) as channel:  # type: ignore[no-untyped-call]
-                    channel.subscribe(CHANNEL)
+                    channel.subscribe(CHANNEL, self._own_channel)
                     while not self._closed.is_set():
                         message = channel.get_message(timeout=0.5)
                         if message is not None:

@@ -51,6 +51,20 @@ def test_notifications_arrive_again_after_the_connection_was_lost(notifier: Noti
     sender.close()
 
 
+def test_a_listener_ends_at_once(redis_url: str) -> None:
+    """Otherwise each process would take half a second longer to stop."""
+    seconds = []
+    for _ in range(3):
+        notifier, sender = Notifier(redis_url), Notifier(redis_url)
+        assert wait_for_notification(notifier, sender)
+        sender.close()
+        started = time.monotonic()
+        notifier.close()
+        seconds.append(time.monotonic() - started)
+        assert not notifier._listener.is_alive()
+    assert min(seconds) < 0.1
+
+
 def test_a_redis_that_hangs_is_waited_for_once() -> None:
     """It accepts connections and never answers, as one that was stopped."""
     with socket.create_server(("127.0.0.1", 0)) as hung:

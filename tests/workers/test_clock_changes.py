@@ -21,6 +21,7 @@ from app.resources import Resources
 from app.serving.reporter import have_followers_caught_up
 from app.snapshots.manifest import SnapshotManifest
 from app.storage.snapshot_folders import locate_snapshot
+from tests.service import ERASURE_RETRY_SECONDS
 from tests.workers.test_erase import add, collection, work
 from tests.workers.test_erasing import erase_subject, read_state, work_until
 from tests.workers.test_kept_snapshots import find_image, holds, take_directly
@@ -82,7 +83,7 @@ def test_an_erasure_waits_for_a_job_that_seems_to_have_begun_later(ahead: Resour
     erasure = erase_subject(ahead)
     for _ in range(3):
         work(ahead)
-        time.sleep(0.6)
+        time.sleep(1.2 * ERASURE_RETRY_SECONDS)
     assert read_state(ahead, erasure) == "pending"
     with writing(ahead.database) as session:
         jobs.end(session, job.id, "succeeded")
