@@ -17,6 +17,7 @@ from app.resources import Resources, open_resources
 from app.startup import CannotStart
 from tests.databases import migrate
 from workers import main
+from workers import worker as worker_module
 from workers.worker import Worker
 
 
@@ -71,7 +72,7 @@ def test_the_database_of_another_home_that_was_away_at_the_start(
         monkeypatch.setattr(worker.stopping, "wait", waits.append)
         monkeypatch.setattr(worker, "step", lambda: pytest.fail("it looked for a job"))
         with monkeypatch.context() as away:
-            away.setattr(main, "require_newest_schema", _be_away)
+            away.setattr(worker_module, "require_newest_schema", _be_away)
             main._check_at_start(worker)
         with pytest.raises(CannotStart, match="belongs to another home"):
             worker.run()
@@ -85,7 +86,7 @@ def _be_away(_: object) -> None:
 def test_the_database_is_checked_again_after_it_was_away(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     worker.check_database()
     checks: list[object] = []
-    monkeypatch.setattr(main, "require_newest_schema", checks.append)
+    monkeypatch.setattr(worker_module, "require_newest_schema", checks.append)
     worker.check_database()
     assert not checks
     monkeypatch.setattr(worker, "step", lambda: _be_away(None))
