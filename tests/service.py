@@ -30,6 +30,7 @@ MAX_START_SECONDS = 60.0
 POLL_SECONDS = 0.2
 """To poll four times as often takes a twentieth of a core for each service."""
 
+USUAL_ERASURE_SECONDS = erase.FIRST_DELAY_SECONDS, erase.MIN_RETRY_SECONDS
 ERASURE_DELAY_SECONDS, ERASURE_RETRY_SECONDS = 0.1, 0.2
 MAX_JOB_POLL_SECONDS = 0.3
 """How long a test waits for a notification before it asks for a job anyway."""

@@ -20,6 +20,7 @@ from app.storage.audit_log.spool import AuditSpool
 from app.storage.blob_store import Blobs
 from app.storage.fingerprints import Fingerprinter
 from tests.killed_process import kill_process
+from tests.service import USUAL_ERASURE_SECONDS
 from tests.workers.test_erase import context
 from workers.context import Interrupted, Later
 from workers.erasing import blockers, completion, resumption
@@ -460,6 +461,14 @@ def test_every_erasure_without_a_job_gets_one(resources: Resources) -> None:
     assert resumption.resume_erasures(resources) == 0
 
 
+@pytest.fixture
+def usual_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests wait less for erasures."""
+    first, retry = USUAL_ERASURE_SECONDS
+    monkeypatch.setattr(erase, "FIRST_DELAY_SECONDS", first)
+    monkeypatch.setattr(erase, "MIN_RETRY_SECONDS", retry)
+
+
 def run(resources: Resources, erasure_id: str) -> dict[str, Any]:
     return erase.erase_files(Erase(collection="staff", erasure=erasure_id), context(resources))
 
@@ -471,6 +480,7 @@ def postpone(resources: Resources, erasure_id: str) -> float:
     return later.value.seconds
 
 
+@pytest.mark.usefixtures("usual_waits")
 def test_a_job_removes_the_files_first_and_ends_with_the_receipt(resources: Resources) -> None:
     put_files(resources)
     erasure = make_erasure(resources)
@@ -482,6 +492,7 @@ def test_a_job_removes_the_files_first_and_ends_with_the_receipt(resources: Reso
     assert run(resources, "gone") == {"erasure": "gone", "files": 0}
 
 
+@pytest.mark.usefixtures("usual_waits")
 @pytest.mark.parametrize(("waited", "seconds"), [(1.0, 2.0), (8.0, 2.0), (100.0, 25.0), (1200.0, 300.0), (9e9, 300.0)])
 def test_a_job_that_waits_is_run_again_after_a_quarter_of_its_age(
     resources: Resources, waited: float, seconds: float
