@@ -28,10 +28,11 @@ start of the new ones, for which the requests wait."""
 pytestmark = pytest.mark.timeout(900)
 
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceSubprocess]:
-    """Each test leaves it as it was, but for the ids of its processes."""
-    started = ServiceSubprocess(tmp_path_factory.mktemp("home"), free_port())
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[ServiceSubprocess]:
+    home = tmp_path / "home"
+    home.mkdir()
+    started = ServiceSubprocess(home, free_port())
     wait_for(lambda: len(started.list_processes("all")) == len(ROLES))
     wait_for(lambda: all(started.list_processes(role) for role in ROLES))
     yield started
