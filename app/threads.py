@@ -23,7 +23,10 @@ SWITCH_SECONDS = 0.001
 
 
 def set_threads(threads: int) -> None:
-    """Limit the threads of each library, for the calling thread and those that start later."""
+    """Limit the threads of each library, those of FAISS for the calling thread alone.
+
+    Other threads have as many of FAISS as the environment said when it was loaded: see `app.cli.server.settings`.
+    """
     os.environ.update(dict.fromkeys(ENVIRONMENT_NAMES, str(threads)))
     threadpool_limits(threads, user_api="blas")
     cv2.setNumThreads(threads)

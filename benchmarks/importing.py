@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tarfile
@@ -28,6 +27,7 @@ import httpx
 
 from benchmarks.bare_pipeline import measure_bare_rate, read_cpu_seconds
 from benchmarks.drawn_crops import write_drawn_crops
+from tests.raw_http import find_free_port
 
 
 def measure_service_rate(paths: list[Path], processes: int, first_model: bool, is_aligned: bool) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def measure_service_rate(paths: list[Path], processes: int, first_model: bool, i
     likeness = [sys.executable, "-c", "from app.cli.main import main; main()"]
     subprocess.run([*likeness, "migrate", "--new"], env=environment, check=True)
     secret = _create_key(likeness, environment)
-    port = _free_port()
+    port = find_free_port()
     server = subprocess.Popen([*likeness, "serve", "--port", str(port)], env=environment, stdout=subprocess.DEVNULL)
     try:
         headers = {"Authorization": f"Bearer {secret}"}
@@ -136,12 +136,6 @@ def _cut(paths: list[Path], photos: int, folder: Path) -> list[Path]:
                         some.addfile(member, archive.extractfile(member))
                         photos -= 1
     return [kept]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def main() -> None:

@@ -15,7 +15,6 @@ import argparse
 import json
 import os
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -31,6 +30,7 @@ import psutil
 from app.cli.private_service import LOG
 from benchmarks.load.private_gallery import write_gallery
 from benchmarks.load.processes import read_role
+from tests.raw_http import find_free_port
 
 MAX_START_SECONDS = 300.0
 POLL_SECONDS = 0.05
@@ -62,7 +62,7 @@ class MeasuredService:
     """`likeness serve` over one home, which is started and killed again and again."""
 
     def __init__(self, home: Path, recogniser: str, options: Sequence[str]) -> None:
-        self.home, self.port, self.recogniser, self.options = home, _find_free_port(), recogniser, options
+        self.home, self.port, self.recogniser, self.options = home, find_free_port(), recogniser, options
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Start:
@@ -141,12 +141,6 @@ def _has_database(process: psutil.Process) -> bool:
         return any(".sqlite" in file.path for file in process.open_files())
     except psutil.Error:
         return False
-
-
-def _find_free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def measure(service: MeasuredService, rounds: int, idle: float, raw_bytes: int) -> list[dict[str, Any]]:

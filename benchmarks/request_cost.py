@@ -20,7 +20,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import faiss
 import numpy as np
 import uvicorn
 import uvloop
@@ -37,6 +36,7 @@ from benchmarks.limit_server import build_index
 from benchmarks.limit_server import create_app as create_least_program
 from benchmarks.load.connections import Address
 from benchmarks.load.private_gallery import COLLECTION, FACES_PER_PERSON, write_gallery
+from benchmarks.load.processes import restart_with_one_thread
 from benchmarks.load.traffic import Gallery
 from benchmarks.service_load import format_searches
 from ml.indexes import default_cell_count
@@ -187,7 +187,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> None:
-    faiss.omp_set_num_threads(1)
+    restart_with_one_thread("benchmarks.request_cost")
     uvloop.run(compare(parse_arguments()))
 
 

@@ -28,7 +28,7 @@ from app.db.session import writing
 from app.resources import open_resources
 from app.threads import set_threads
 from ml import images, synthetic_faces
-from tests.conftest import free_port
+from tests.raw_http import find_free_port
 from tests.rows import GalleryWriter, make_model, people
 
 ROUNDS = 100
@@ -71,7 +71,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as home:
         settings = Settings(home=Path(home))
         upgrade_database(settings.database)
-        port = free_port()
+        port = find_free_port()
         with open_resources(settings) as resources:
             model, other = (make_model(f"m-{i}", dim=args.dim, seed=i) for i in (1, 2))
             rows, owners = people(args.faces // 3, 3, dim=args.dim, spread=0.5)

@@ -30,7 +30,7 @@ from benchmarks.load.private_gallery import run_private_service, write_gallery
 from benchmarks.load.processes import find_api_processes
 from benchmarks.load.traffic import Gallery
 from ml.indexes import default_cell_count
-from tests.conftest import free_port
+from tests.raw_http import find_free_port
 
 QUERIES = 512
 DIM = 64
@@ -85,7 +85,7 @@ async def load(target: Target, clients: int, seconds: float) -> Load:
 def run_limit_server(gallery: Gallery, folder: Path, cells: int, probed: int) -> Iterator[tuple[Address, int]]:
     """Run the least program over the rows of a gallery, and yield its address and process id."""
     np.save(folder / "vectors.npy", gallery.rows)
-    port = free_port()
+    port = find_free_port()
     command = [sys.executable, "-m", "benchmarks.limit_server", str(folder / "vectors.npy"), str(port)]
     process = subprocess.Popen([*command, str(cells), str(probed)])
     try:

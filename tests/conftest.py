@@ -3,7 +3,6 @@
 import gc
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -27,6 +26,7 @@ from app.storage.model_cache import ensure_lbp_model
 from app.threads import get_threads, set_threads
 from tests.compiled_statements import share_compiled_statements
 from tests.databases import address, administer, execute, migrate, migrated_database
+from tests.raw_http import find_free_port
 from tests.service import Service, hasten_erasures, link_notifiers, run_service
 
 WORKER_BYTES = 2 * 2**30
@@ -164,7 +164,7 @@ def redis_url() -> Iterator[str]:
     """The address of a private Redis server."""
     if shutil.which("redis-server") is None:
         pytest.skip("needs redis-server, which is not installed")
-    port = free_port()
+    port = find_free_port()
     server = subprocess.Popen(["redis-server", "--port", str(port), "--save", ""], stdout=subprocess.DEVNULL)
     client = redis.Redis(port=port)
     for _ in range(100):
@@ -292,9 +292,3 @@ def small_vocabularies(monkeypatch: pytest.MonkeyPatch) -> None:
     from ml.descriptors.common import vocabulary_fit
 
     monkeypatch.setattr(vocabulary_fit, "fit_mixture", lambda z, k, seed: fit_mixture(z, 4, seed))
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

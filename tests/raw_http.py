@@ -9,6 +9,13 @@ from typing import NamedTuple
 RECEIVED_BYTES = 65_536
 
 
+def find_free_port() -> int:
+    """Return a port of this machine that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 class RawAnswer(NamedTuple):
     """What came back on a connection until the server closed it, or nothing more came. sent: bytes until then"""
 

@@ -12,8 +12,8 @@ import pytest
 
 from app.cli.server.commands import migrate as migrate_command
 from app.storage.private_files import create_home
-from tests.conftest import free_port
 from tests.gallery import draw_photo
+from tests.raw_http import find_free_port
 from tests.service_subprocess import ROOT, ServiceSubprocess
 
 USUAL_UMASK = 0o022
@@ -32,7 +32,7 @@ def usual_umask() -> Iterator[None]:
 def service(tmp_path: Path) -> Iterator[ServiceSubprocess]:
     home = tmp_path / "home"
     home.mkdir()
-    started = ServiceSubprocess(home, free_port())
+    started = ServiceSubprocess(home, find_free_port())
     yield started
     started.stop()
 

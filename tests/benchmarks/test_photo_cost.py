@@ -1,11 +1,14 @@
 """A search by photo is compared with its stages and with the least program."""
 
 import asyncio
+import os
 import re
 
 import pytest
 
+from app.threads import ENVIRONMENT_NAMES
 from benchmarks import photo_cost
+from benchmarks.load.processes import restart_with_one_thread
 
 
 def test_a_search_by_photo_is_compared_in_one_process(capsys: pytest.CaptureFixture[str]) -> None:
@@ -15,3 +18,17 @@ def test_a_search_by_photo_is_compared_in_one_process(capsys: pytest.CaptureFixt
     assert len(lines) == 9
     assert milliseconds[6] == pytest.approx(sum(milliseconds[:6]), rel=0.5)
     assert all(re.search(r" ms   \d\.\d\d of the sum$", line) for line in lines[7:])
+
+
+def test_a_measurement_starts_again_with_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With two, a helper of FAISS went on for milliseconds after a search, which counted for the next stage."""
+    started: list[dict[str, str]] = []
+    monkeypatch.setattr(os, "execve", lambda _program, _arguments, environment: started.append(environment))
+    for name in ENVIRONMENT_NAMES:
+        monkeypatch.delenv(name, raising=False)
+    restart_with_one_thread("benchmarks.photo_cost")
+    [environment] = started
+    monkeypatch.setattr(os, "environ", environment)
+    restart_with_one_thread("benchmarks.photo_cost")
+    assert len(started) == 1
+    assert {environment[name] for name in ENVIRONMENT_NAMES} == {"1"}

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.workload import COLLECTION
-from tests.conftest import create_database, free_port
+from tests.conftest import create_database
+from tests.raw_http import find_free_port
 from tests.service_subprocess import ServiceSubprocess
 
 
@@ -31,7 +32,7 @@ def service_of_each_database(tmp_path: Path, request: pytest.FixtureRequest) -> 
 def _run_service(folder: Path, collection: str, **addresses: str) -> Iterator[ServiceSubprocess]:
     home = folder / "home"
     home.mkdir()
-    started = ServiceSubprocess(home, free_port(), **addresses)
+    started = ServiceSubprocess(home, find_free_port(), **addresses)
     started.client.put(f"/v1/collections/{collection}").raise_for_status()
     yield started
     started.stop()

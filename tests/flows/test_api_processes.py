@@ -15,8 +15,9 @@ import pytest
 
 from ml import images
 from ml.synthetic_faces import draw, person
-from tests.conftest import create_database, free_port
+from tests.conftest import create_database
 from tests.npy import draw_people, to_npy
+from tests.raw_http import find_free_port
 from tests.service_subprocess import ServiceSubprocess
 
 COLLECTION = "/v1/collections/photos"
@@ -36,7 +37,7 @@ def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     addresses = {"database_url": url} if url else {}
     if url and shutil.which("redis-server"):
         addresses["redis_url"] = request.getfixturevalue("redis_url")
-    started = ServiceSubprocess(tmp_path_factory.mktemp("home"), free_port(), api_processes="2", **addresses)
+    started = ServiceSubprocess(tmp_path_factory.mktemp("home"), find_free_port(), api_processes="2", **addresses)
     yield started
     started.stop()
     next(database, None)

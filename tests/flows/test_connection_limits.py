@@ -12,8 +12,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.conftest import free_port
-from tests.raw_http import RawAnswer, connect, read_answer, send_until_answered
+from tests.raw_http import RawAnswer, connect, find_free_port, read_answer, send_until_answered
 from tests.service_subprocess import LIKENESS_COMMAND, ROOT
 
 MIB = 2**20
@@ -37,7 +36,7 @@ ENDLESS_HEADERS = {
 @contextmanager
 def run_server(home: Path, **settings: int) -> Iterator[tuple[psutil.Process, int]]:
     """Run the API as an operator does. Yields its process and its port."""
-    port = free_port()
+    port = find_free_port()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LIKENESS_")}
     environment |= {"LIKENESS_HOME": str(home), "LIKENESS_DEFAULT_RECOGNISER": "lbp"}
     environment |= {f"LIKENESS_{name.upper()}": str(value) for name, value in settings.items()}

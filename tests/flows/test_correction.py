@@ -19,8 +19,8 @@ import pytest
 
 from ml import images
 from ml.synthetic_faces import draw, person
-from tests.conftest import free_port
 from tests.flows.continuous_search import ContinuousSearch
+from tests.raw_http import find_free_port
 from tests.service_subprocess import ServiceSubprocess
 
 PEOPLE, PHOTOS_PER_PERSON, LABELLED_PEOPLE = 40, 5, 20
@@ -37,7 +37,7 @@ def service(tmp_path: Path, database_url: str, request: pytest.FixtureRequest) -
     redis_url = request.getfixturevalue("redis_url") if database_url and shutil.which("redis-server") else ""
     home = tmp_path / "home"
     home.mkdir()
-    started = ServiceSubprocess(home, free_port(), database_url=database_url, redis_url=redis_url)
+    started = ServiceSubprocess(home, find_free_port(), database_url=database_url, redis_url=redis_url)
     yield started
     started.stop()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.conftest import free_port
+from tests.raw_http import find_free_port
 from tests.service_subprocess import ServiceSubprocess
 
 PATH = "/v1/collections"
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.timeout(900)
 def service(tmp_path: Path) -> Iterator[ServiceSubprocess]:
     home = tmp_path / "home"
     home.mkdir()
-    started = ServiceSubprocess(home, free_port())
+    started = ServiceSubprocess(home, find_free_port())
     wait_for(lambda: len(started.list_processes("all")) == len(ROLES))
     wait_for(lambda: all(started.list_processes(role) for role in ROLES))
     yield started

@@ -17,7 +17,7 @@ from app.db.session import open_database, writing
 from app.db.tables import Collection
 from app.queue.jobs import enqueue
 from app.queue.messages import ImportArchive
-from tests.conftest import free_port
+from tests.raw_http import find_free_port
 from tests.service_subprocess import LIKENESS_COMMAND, ROOT
 
 
@@ -35,7 +35,7 @@ def job(tmp_path: Path) -> tuple[str, str]:
 @pytest.fixture
 def server(tmp_path: Path, job: tuple[str, str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The API as an operator starts it, and its address."""
-    port = free_port()
+    port = find_free_port()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LIKENESS_")}
     environment |= {"LIKENESS_HOME": str(tmp_path), "LIKENESS_DEFAULT_RECOGNISER": "lbp"}
     command = [*LIKENESS_COMMAND, "serve", "--no-workers", "--port", str(port)]

@@ -18,8 +18,9 @@ from pathlib import Path
 import httpx
 
 from tests.fuzz.archive_attack import ArchiveAttack, list_leftovers, wait_for_cleanup
-from tests.fuzz.attack_server import find_free_port, read_megabytes
+from tests.fuzz.attack_server import read_megabytes
 from tests.fuzz.livez_watch import watch_livez
+from tests.raw_http import find_free_port
 from tests.service_subprocess import ServiceSubprocess
 
 MAX_SLOW_SHARE = 0.001

@@ -7,7 +7,6 @@ Ends with status 1 if any answer is 5xx, but 503 with Retry-After, or if a goal 
 
 import argparse
 import base64
-import socket
 import sys
 import tempfile
 import time
@@ -21,6 +20,7 @@ import httpx
 import numpy as np
 
 from tests.fuzz.hostile_images import HostileImages
+from tests.raw_http import find_free_port
 from tests.service_subprocess import ServiceSubprocess
 
 MAX_PEAK_MEGABYTES = 1_200
@@ -123,12 +123,6 @@ def attack(service: ServiceSubprocess, cases: int, clients: int, seed: int) -> l
                 flush=True,
             )
         return answers
-
-
-def find_free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def read_megabytes(pid: int, name: str) -> int:

@@ -120,6 +120,11 @@ def test_packages_import_only_the_packages_below_them() -> None:
     assert wrong == []
 
 
+def test_no_measurement_imports_the_fixtures_of_the_tests() -> None:
+    """Their module sets threads, garbage collection and waiting times as tests need them."""
+    assert [str(path) for path in files_of("benchmarks") if "tests.conftest" in imported_modules(path)] == []
+
+
 def test_a_slice_of_app_imports_only_the_floors_below_it() -> None:
     reasons = {explain_forbidden_import(path, module) for path in files_of("app") for module in imported_modules(path)}
     assert reasons - {None} == set()
