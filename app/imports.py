@@ -1,22 +1,9 @@
-"""Import large modules, and build what stays, when a process starts."""
+"""Import large modules when a process starts."""
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
 
-
-@contextmanager
-def garbage_collection_off() -> Iterator[None]:
-    """Collect no garbage in the block, where everything that is made stays."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
+from app.garbage import garbage_collection_off
 
 
 def import_uncollected(name: str) -> ModuleType:

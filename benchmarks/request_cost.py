@@ -30,6 +30,7 @@ from app.access.keys import create_key
 from app.config import Settings
 from app.db.session import writing
 from app.deps.server.configuration import configure_server
+from app.garbage import collect_rarely
 from app.main import create_app
 from app.resources import open_resources
 from benchmarks.limit_server import build_index
@@ -99,6 +100,7 @@ async def open_service(home: Path, clients: int) -> AsyncIterator[tuple[list[Con
     config.load()
     state = ServerState()
     async with app.router.lifespan_context(app) as app_state:
+        collect_rarely()  # as a process of the API does; so does the least program then, in this process
         yield [Connection(config.http_protocol_class(config, state, dict(app_state))) for _ in range(clients)], key
 
 

@@ -1,6 +1,5 @@
 """What a process of the API does."""
 
-import gc
 import logging
 import signal
 import socket
@@ -13,6 +12,7 @@ from app.config import Settings
 from app.deps.server.configuration import configure_server
 from app.deps.server.draining import DrainingServer
 from app.errors import AppError
+from app.garbage import collect_rarely
 from app.health.service import list_unready_reasons
 from app.main import create_app
 from app.serving.engine import Engine
@@ -47,7 +47,7 @@ class ApiProcess:
         server.run(sockets=[listener])
 
     def _note_started(self, engine: Engine) -> None:
-        gc.freeze()  # modules stay: a collection that looked through them would stop all requests for 0.1 s
+        collect_rarely()
         if self.waits_for_indexes:
             threading.Thread(target=self._wait_for_indexes, args=(engine,), name="readiness", daemon=True).start()
         else:
