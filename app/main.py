@@ -148,7 +148,7 @@ def create_app(settings: Settings, when_started: Callable[[Engine], object] = la
     app.state.meter = Meter((LOST_ENTRIES, REFUSALS, WRONG_KEYS, REQUESTS, WAIT_SECONDS))
     app.state.readiness = Readiness()
     app.add_middleware(MetricsMiddleware, meter=app.state.meter)
-    steps = Steps(checks, gate, recorder.record, app.state.meter.count_request)
+    steps = Steps(checks, gate, recorder.record_together, app.state.meter.count_request)
     app.answer_at_once(IMMEDIATE_VECTOR_SEARCH, steps)
     expected = AppError, LikenessError, OperationalError, OSError, RequestValidationError, HTTPException
     for kind in (*expected, ClientDisconnect):

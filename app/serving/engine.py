@@ -61,11 +61,11 @@ class Engine:
         Raises NotFound, or Busy if its index is not loaded yet, or does not contain the change yet.
         """
         key = collection, task
-        if self._serving(key, model) is None:
+        if self._serving(key, model, self.slots) is None:
             self.recently_requested.record(key, self._resolve_model(collection, task, model))
             self.resources.notifier.notify("changes")
-            self.registry.wait(lambda: self._serving(key, model) is not None, MAX_LOAD_WAIT_SECONDS)
-        serving = self._serving(key, model)
+            self.registry.wait(lambda: self._serving(key, model, self.slots) is not None, MAX_LOAD_WAIT_SECONDS)
+        serving = self._serving(key, model, self.slots)
         if serving is None:
             raise Busy(f"the index of collection {collection!r} for {model or 'its champion'} is being loaded")
         if model is not None:
@@ -87,11 +87,11 @@ class Engine:
         self.resources.notifier.notify("changes")
 
         def contains_change() -> bool:
-            serving = self._serving(key, model)
+            serving = self._serving(key, model, self.slots)
             return serving is not None and serving.change >= change
 
         self.registry.wait(contains_change, MAX_CHANGE_WAIT_SECONDS)
-        serving = self._serving(key, model)
+        serving = self._serving(key, model, self.slots)
         if serving is None:
             self._resolve_model(*key, model)
         if serving is None or serving.change < change:
@@ -103,14 +103,13 @@ class Engine:
 
         Its searches need no slot: each of them is short.
         """
-        serving = self._serving((collection, task), model)
+        serving = self._serving((collection, task), model, None)
         if serving is None or model is not None or not _knows_refusals(serving) or serving.change < (change or 0):
             raise DatabaseNeeded
         index = serving.loaded_index
         if index.search_seconds > MAX_IMMEDIATE_SECONDS or index.update_lock.locked():
             raise DatabaseNeeded
-        serving = self._leave_out_refused(serving)
-        return ServedModel(serving.deployment, index, None, serving.change, serving.faces)
+        return self._leave_out_refused(serving)
 
     @contextmanager
     def admit_photo(self, data: bytes) -> Iterator[OpenedPhoto]:
@@ -126,7 +125,7 @@ class Engine:
         """Every deployment that this process serves."""
         return self.registry.all()
 
-    def _serving(self, key: tuple[str, str], model: str | None) -> ServedModel | None:
+    def _serving(self, key: tuple[str, str], model: str | None, slots: Slots | None) -> ServedModel | None:
         served = self.registry.get(key)
         index = served.find_index(model) if served else None
         if served is None or index is None:
@@ -135,7 +134,7 @@ class Engine:
         faces, indexed = served.faces, index.state.change
         is_current = faces.change >= max(written, indexed)
         change = min(indexed, faces.change, served.constraints.change)
-        return ServedModel(served, index, self.slots, change, faces if is_current else None)
+        return ServedModel(served, index, slots, change, faces if is_current else None)
 
     def _leave_out_refused(self, serving: ServedModel) -> ServedModel:
         deployment = serving.deployment

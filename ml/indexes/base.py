@@ -224,5 +224,5 @@ class LocalIndex(ABC):
     def _check(self, rows: Rows) -> None:
         if rows.ndim != 2 or rows.shape[1] != self.dim:
             raise WrongShape("vectors", f"(N, {self.dim})", rows.shape)
-        if not np.isfinite(rows).all():
+        if np.count_nonzero(np.isfinite(rows)) < rows.size:
             raise NotFinite("a vector")

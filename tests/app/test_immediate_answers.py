@@ -368,10 +368,10 @@ def test_searches_that_come_together_call_few_functions(gallery: GalleryWriter) 
         async with open_api(resources.settings) as api:
             await wait_until_answered(api, secret)
             bodies = [json.dumps({"vector": row.tolist()}).encode() for row in ROWS[:16]]
-            caller, loop = Caller("a", "reader"), asyncio.get_running_loop()
+            caller = Caller("a", "reader")
             scopes = [make_request(secret) | {"state": dict(api.state)} for _ in bodies]
             requests = [ReadRequest(scope, "staff", body) for scope, body in zip(scopes, bodies, strict=True)]
-            received = [_Received(request, caller, loop.create_future()) for request in requests]
+            received = [_Received(request, caller) for request in requests]
             known = api.entrance._answer_all(received)  # reads the templates of the people
             sys.setprofile(count)
             try:

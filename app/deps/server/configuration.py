@@ -10,7 +10,7 @@ from starlette.types import ASGIApp
 
 from app.config import Settings
 from app.deps.server.connections import REFUSED_SHARE, ConnectionRegister
-from app.deps.server.protocol import MAX_IDLE_SECONDS, LimitedHttpProtocol
+from app.deps.server.protocol import LimitedHttpProtocol
 
 MAX_STOP_SECONDS = 3
 TRUSTED_PROXIES = "FORWARDED_ALLOW_IPS"
@@ -34,7 +34,6 @@ def configure_server(app: ASGIApp, settings: Settings, **options: Any) -> uvicor
         access_log=False,  # uvicorn would put together each line of a log that nobody reads
         server_header=False,
         proxy_headers=bool(os.environ.get(TRUSTED_PROXIES)),
-        timeout_keep_alive=MAX_IDLE_SECONDS,
         timeout_graceful_shutdown=MAX_STOP_SECONDS,
         **options,
     )

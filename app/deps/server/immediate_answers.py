@@ -7,7 +7,7 @@ wait for goes on to them untouched, and nothing has been counted by then.
 import asyncio
 import logging
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -22,7 +22,6 @@ from app.deps.server.json_limits import is_surely_accepted
 from app.deps.server.request_headers import limit_request_id
 from app.deps.server.security_headers import SECURITY_HEADERS
 from app.deps.server.whole_answers import Headers, find_send_whole
-from app.storage.audit_log.notes import AuditNote
 
 log = logging.getLogger("likeness.api")
 
@@ -88,15 +87,21 @@ class Steps(NamedTuple):
 
     checks: Checks
     gate: AdmissionGate
-    record: Callable[[Sequence[Scope], AuditNote, int], None]
+    record: Callable[[Mapping[str, Any], Sequence[tuple[Scope, Caller, str]], int], None]
     measure: Callable[[str, str, str, float], None]
 
 
 class _Received(NamedTuple):
-    """A request whose caller may send it. answered: gets its answer if it waits for others of the same turn"""
+    """A request whose caller may send it."""
 
     request: ReadRequest
     caller: Caller
+
+
+class _Waiting(NamedTuple):
+    """A request that waits for others of the same turn. answered: gets its answer"""
+
+    received: _Received
     answered: asyncio.Future[ImmediateAnswer | None]
 
 
@@ -110,7 +115,7 @@ class ImmediateAnswersMiddleware:
 
     def __init__(self, app: ASGIApp, route: ImmediateRoute, steps: Steps) -> None:
         self.app, self.route, self.steps = app, route, steps
-        self._waiting: dict[str, deque[_Received]] = {}  # by key: the next is the one last served the longest ago
+        self._waiting: dict[str, deque[_Waiting]] = {}  # by key: the next is the one last served the longest ago
         self._is_scheduled = False
         self._come_together = False  # whether what is read now waits for others
         self._single_batches = 0  # of one request, one after the other
@@ -174,15 +179,15 @@ class ImmediateAnswersMiddleware:
         request = ReadRequest(scope, collection, message.get("body", b""))
         if not is_surely_accepted(request.body) or not self.steps.gate.has_free_slot(caller.key_id):
             return None
-        loop = asyncio.get_running_loop()
-        received = _Received(request, caller, loop.create_future())
+        received, loop = _Received(request, caller), asyncio.get_running_loop()
         if not self._come_together:
             self._come_together = True
             loop.call_soon(self._end_turn)  # the next turn: what was read in this one has run by then
             return self._answer_all([received])[0]
-        self._waiting.setdefault(caller.key_id, deque()).append(received)
+        waiting = _Waiting(received, loop.create_future())
+        self._waiting.setdefault(caller.key_id, deque()).append(waiting)
         self._schedule()
-        return await received.answered
+        return await waiting.answered
 
     def _end_turn(self) -> None:
         """After a turn whose first request was answered alone, answer the next one alone too if no other came."""
@@ -212,21 +217,21 @@ class ImmediateAnswersMiddleware:
         if self._waiting:
             self._schedule()
 
-    def _answer_batch(self, batch: Sequence[_Received]) -> None:
-        open_requests = [received for received in batch if not received.answered.done()]
+    def _answer_batch(self, batch: Sequence[_Waiting]) -> None:
+        open_requests = [waiting for waiting in batch if not waiting.answered.done()]
         try:
-            answers = self._answer_all(batch)
+            answers = self._answer_all([waiting.received for waiting in batch])
         except Exception as error:
-            for received in open_requests:
-                received.answered.set_exception(error)
+            for waiting in open_requests:
+                waiting.answered.set_exception(error)
             return
-        for received, answer in zip(batch, answers, strict=True):
-            if not received.answered.done():
-                received.answered.set_result(answer)
+        for waiting, answer in zip(batch, answers, strict=True):
+            if not waiting.answered.done():
+                waiting.answered.set_result(answer)
 
-    def _take_batch(self) -> list[_Received]:
+    def _take_batch(self) -> list[_Waiting]:
         """Take one request of each client in turn."""
-        batch: list[_Received] = []
+        batch: list[_Waiting] = []
         while self._waiting and len(batch) < MAX_BATCH_REQUESTS:
             client = next(iter(self._waiting))
             queue = self._waiting.pop(client)
@@ -251,13 +256,14 @@ class ImmediateAnswersMiddleware:
         """Count and record requests. seconds: for which each held a slot"""
         if not answered:
             return
-        for key_id, count in Counter([caller.key_id for _, caller, _ in answered]).items():
+        counts: dict[str, int] = {}
+        for _, caller in answered:
+            counts[caller.key_id] = counts.get(caller.key_id, 0) + 1
+        for key_id, count in counts.items():
             self.steps.gate.count_at_once(self.route.work, seconds, key_id, count)
-        self.steps.checks.count_at_once([(request.scope, caller) for request, caller, _ in answered])
-        for (scope, collection, _), caller, _ in answered:
-            params = {"collection": collection}
-            scope["state"] |= {"requirements": self.route.requirements, "path_params": params, "caller": caller}
-        self.steps.record([one.request.scope for one in answered], AuditNote(), 200)
+        self.steps.checks.count_at_once([(request.scope, caller) for request, caller in answered])
+        audited = [(request.scope, caller, request.collection) for request, caller in answered]
+        self.steps.record(self.route.requirements, audited, 200)
 
 
 def _make_headers(headers: RequestHeaders, answer: ImmediateAnswer) -> Headers:

@@ -166,9 +166,15 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
+        """Go on with the next request. uvicorn's own would set a timer as well, for what `check_progress` limits."""
+        self.server_state.total_requests += 1
         if self.phase is Phase.ANSWER and not self.pipeline:
             self._enter(Phase.REQUEST)
-        super().on_response_complete()
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
 
     def pause_writing(self) -> None:
         super().pause_writing()

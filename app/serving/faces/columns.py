@@ -124,13 +124,13 @@ class SubjectColumns:
 
     def read_ids(self, positions: Positions) -> list[SubjectIds | None]:
         """Return the ids of subjects; None for the position -1."""
-        if positions.min(initial=0) >= 0:
+        are_named = positions >= 0
+        if np.count_nonzero(are_named) == len(positions):
             encoded = self.names.read(positions)
             return [
                 ((name := text.decode()), name) if SEPARATOR not in text else SubjectName.decode(text)
                 for text in encoded
             ]
-        are_named = positions >= 0
         named = iter(self.read_ids(positions[are_named]))
         return [next(named) if is_named else None for is_named in are_named.tolist()]
 
@@ -219,7 +219,7 @@ class FaceColumns:
             return np.full(len(pks), -1, np.int64)
         positions: Ids = self.pks.searchsorted(pks)
         are_here = self.pks.take(positions, mode="clip") == pks
-        return positions if are_here.all() else np.where(are_here, positions, -1)
+        return positions if np.count_nonzero(are_here) == len(pks) else np.where(are_here, positions, -1)
 
     def find_faces_of(self, subject_pk: int) -> Positions:
         """Return the positions of the faces of a subject."""

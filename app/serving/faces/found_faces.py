@@ -115,8 +115,9 @@ def _read_owners(columns: FaceColumns, positions: Ids) -> Ids:
     if not len(columns.pks):
         return np.full(len(positions), -1, np.int64)
     owners: Ids = columns.owners.take(positions)
-    if positions.min(initial=0) < 0:
-        owners[positions < 0] = -1
+    are_missing = positions < 0
+    if np.count_nonzero(are_missing):
+        owners[are_missing] = -1
     return owners
 
 
