@@ -127,6 +127,7 @@ def run_service(settings: Settings) -> Iterator[Service]:
             worker.stopping.set()
             if worker.current is not None:
                 worker.current.interrupted.set()
+        resources.notifier.notify("jobs")  # they wait for none any longer
         for thread in threads:
             thread.join(30)
 
