@@ -1,5 +1,6 @@
 """The gate: a candidate is measured on the collection's own people before it may serve."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ from typer.testing import CliRunner
 
 from app.cli.main import app
 from app.db.session import writing
-from tests.flows.test_training import face_ids, train, upload
+from tests.flows.test_training import STRONG, face_ids, train, upload
 from tests.gallery import enrol
 from tests.rows import make_model
 from tests.service import Service
@@ -22,6 +23,10 @@ def store_model(service: Service, name: str, dim: int) -> str:
     with writing(service.resources.database) as session:
         service.resources.models.keep(session, make_model(name, dim=dim))
     return name
+
+
+def enrol_people(service: Service, name: str, people: Iterable[int]) -> None:
+    enrol(service.resources, name, people, shots=SHOTS, strength=STRONG)
 
 
 def publish(service: Service, model: str, **more: Any) -> dict[str, Any]:
@@ -42,7 +47,7 @@ def expect_failure(job: dict[str, Any], code: str) -> str:
 
 
 def test_a_worse_model_without_a_report_is_refused_and_an_override_is_recorded(service: Service) -> None:
-    upload(service, "c", range(PEOPLE), SHOTS)
+    enrol_people(service, "c", range(PEOPLE))
     job = publish(service, store_model(service, "harmful", dim=1))
     assert "1-call@1" in expect_failure(job, "GateRefused")
     assert read_champion(service) == "lbp-l2"
@@ -62,8 +67,8 @@ def test_a_worse_model_without_a_report_is_refused_and_an_override_is_recorded(s
 
 @on_sqlite
 def test_a_model_of_another_collection_is_measured_on_all_people(service: Service) -> None:
-    upload(service, "c", range(PEOPLE), SHOTS)
-    upload(service, "d", range(100, 120), SHOTS)
+    enrol_people(service, "c", range(PEOPLE))
+    enrol_people(service, "d", range(100, 120))
     options = {"dim": 32, "options": {"steps": 60, "start": "pca"}}
     answer = service.client.post("/v1/trainings", json={"collection": "d", "method": "ldml", **options})
     model = service.wait(answer, 120)["result"]["model"]
@@ -81,7 +86,7 @@ def test_a_model_of_another_collection_is_measured_on_all_people(service: Servic
 
 @on_sqlite
 def test_a_model_of_this_collection_is_measured_through_its_holdout_model(service: Service) -> None:
-    upload(service, "c", range(PEOPLE), SHOTS)
+    enrol_people(service, "c", range(PEOPLE))
     body = {"method": "wpca", "dim": 32, "holdout": 0.5}
     model = service.wait(train(service, **body), 120)["result"]["model"]
     measured = compare(service, "champion", model)["result"]
@@ -92,7 +97,7 @@ def test_a_model_of_this_collection_is_measured_through_its_holdout_model(servic
     everybody = service.wait(train(service, **body | {"holdout": 0}), 120)["result"]["model"]
     detail = expect_failure(publish(service, everybody), "NotMeasured")
     assert f"{everybody} has learned from {PEOPLE} of them, which leaves 0" in detail
-    upload(service, "c", range(200, 212), SHOTS)
+    enrol_people(service, "c", range(200, 212))
     newcomers = compare(service, "lbp-l2", everybody)["result"]
     assert (newcomers["measured_on"]["unseen_people"], newcomers["measured_on"]["unseen_by_both"]) == (12, True)
     [first, *_] = face_ids(service, "p3")
@@ -145,7 +150,7 @@ def test_the_gate_states_what_is_missing_when_it_cannot_measure(service: Service
 
 @on_sqlite
 def test_one_request_compares_two_models(service: Service) -> None:
-    upload(service, "c", range(30), SHOTS)
+    enrol_people(service, "c", range(30))
     store_model(service, "m1", dim=2)
     result = compare(service, "champion", "m1")["result"]
     first, second = result["models"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.flows.continuous_search import ContinuousSearch
-from tests.gallery import draw_photo
+from tests.gallery import draw_photo, enrol
 from tests.rounding import rounding
 from tests.service import Service
 
@@ -84,7 +84,7 @@ def test_searches_succeed_while_a_model_is_published_and_rolled_back(service: Se
 
 @on_sqlite
 def test_a_face_enrolled_after_a_publication_is_found_after_its_rollback(service: Service) -> None:
-    upload(service)
+    enrol(service.resources, "c", range(PEOPLE), shots=SHOTS)
     model = train(service, method="wpca", options={}, holdout=0)
     job = service.wait(service.client.post(f"{BASE}:publish", json={"model": model}))
     assert (job["state"], job["problem"]["code"]) == ("failed", "NotMeasured"), "it has learned from everybody"
