@@ -282,6 +282,12 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
         return max(1, cores // (self.slots * self.api_processes))
 
     @property
+    def scan_helpers(self) -> int:
+        """The threads of an API process that help with long scans of an index: its further cores."""
+        cores: int = cpu_count()
+        return max(1, cores // self.api_processes) - 1
+
+    @property
     def concurrent_requests(self) -> int:
         return self.request_slots or self.slots
 

@@ -75,6 +75,7 @@ from app.threads import set_switch_interval, set_threads
 from app.training_policies.routes import router as training_policies
 from app.trainings.routes import router as trainings
 from ml.errors import LikenessError
+from ml.indexes import scan_helpers
 
 log = logging.getLogger("likeness.api")
 
@@ -122,6 +123,7 @@ def create_app(settings: Settings, when_started: Callable[[Engine], object] = la
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
         set_threads(settings.threads_per_slot)
+        scan_helpers().count = settings.scan_helpers
         set_switch_interval()
         with open_resources(settings) as resources:
             store_built_in(resources.database, resources.models, resources.default_recogniser)

@@ -3,6 +3,7 @@
 from ml.indexes.base import Device, IndexOptions
 from ml.indexes.common.cells import MAX_FLAT_FACES, MAX_SAMPLES_PER_CELL, default_cell_count
 from ml.indexes.common.factory import build, load
+from ml.indexes.common.shared_scans import scan_helpers
 from ml.indexes.common.tuning import (
     CandidatePoint,
     OperatingPoint,
@@ -26,4 +27,5 @@ __all__ = [
     "load",
     "measure_candidate_curve",
     "measure_curve",
+    "scan_helpers",
 ]

@@ -5,7 +5,7 @@ pair is the same bit for bit whatever the batch or the number of cells, which a 
 holds each row once; its hash table from id to position serves removal and reading back.
 """
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ml.distances import EUCLIDEAN, Distance, load_distance
 from ml.errors import WrongShape
 from ml.indexes.base import Device, IndexOptions, LocalIndex, Neighbours
+from ml.indexes.common.shared_scans import MIN_SHARED_NUMBERS, MIN_SHARED_QUERIES, ScanPart, scan_helpers, split_scan
 from ml.indexes.common.snapshot_file import Writer, write_snapshot
 from ml.types import Ids, Rows
 
@@ -238,6 +239,16 @@ class InvertedListIndex(LocalIndex):
         self, queries: Rows, wanted: int, centroid_distances: NDArray[np.float32], cells: Ids, selector: Any
     ) -> Scan:
         """The `wanted` nearest in (Q, m) cells, equal distances in any order; id -1 where there are fewer."""
+        whole, helpers = (queries, centroid_distances, cells), scan_helpers()
+        numbers = cells.size * len(self) * self.dim / self.cells
+        if not helpers.count or len(queries) < MIN_SHARED_QUERIES or numbers < MIN_SHARED_NUMBERS:
+            return self._scan_part(whole, wanted, selector)
+        parts = split_scan(whole, 1 + helpers.count)
+        scans = helpers.run([partial(self._scan_part, part, wanted, selector) for part in parts])
+        return np.concatenate([scan[0] for scan in scans]), np.concatenate([scan[1] for scan in scans])
+
+    def _scan_part(self, part: ScanPart, wanted: int, selector: Any) -> Scan:
+        queries, centroid_distances, cells = part
         scores, ids = scan_lists(self._lists, queries, wanted, centroid_distances, cells, selector)
         return self._as_distances(scores), ids
 
