@@ -12,11 +12,13 @@ from sqlalchemy.orm import Session
 
 from app.allocator import HeapTrimmer
 from app.db.session import snapshot
+from app.db.written_changes import forget_written_changes
 from app.errors import Busy
 from app.resources import Resources
 from app.serving.deployment_rows import DeploymentRow, read_deployments
 from app.serving.deployment_sync import DeploymentSync
 from app.serving.deployments import DeploymentKey, RecentlyRequested, Registry
+from app.serving.faces.lost_faces import read_server_start
 from app.serving.index_snapshots import SnapshotStore
 from app.serving.reporter import Reporter
 
@@ -38,6 +40,7 @@ class IndexFollower:
         self.reporter = Reporter(resources.database, self.process)
         self.last_step_at = float("-inf")  # when all deployments were last checked, by the monotonic clock
         self._not_before: dict[DeploymentKey, float] = {}
+        self._server_start: float | None = None  # of the server whose rows were read last
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="follower", daemon=True)
 
@@ -61,7 +64,11 @@ class IndexFollower:
     def step(self) -> None:
         """Check every deployment once. Raises OperationalError if the database cannot be reached."""
         with snapshot(self.resources.database) as session:
+            server_start = read_server_start(session)
             rows = read_deployments(session)
+        if server_start != self._server_start:
+            self._take_out_lost(rows)
+            self._server_start = server_start
         if self.last_step_at < 0:
             used = (row.index_key(model_id) for row in rows for model_id in row.pointers.values() if model_id)
             self.snapshots.delete_all_but(used)
@@ -74,6 +81,14 @@ class IndexFollower:
         self.sync.tasks.tidy()
         self.reporter.report(self.registry.all())
         self.last_step_at = time.monotonic()
+
+    def _take_out_lost(self, rows: list[DeploymentRow]) -> None:
+        """Compare all that is served with the tables of a server that was started since, or has taken over."""
+        forget_written_changes(self.resources.database)
+        self.reporter.forget()
+        with snapshot(self.resources.database) as session:
+            for row in rows:
+                self.sync.take_out_lost(session, row)
 
     def _synchronise(self, session: Session, row: DeploymentRow) -> None:
         """Synchronise one deployment. Its failure does not stop the others."""
