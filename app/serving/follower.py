@@ -5,12 +5,14 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable
 from uuid import uuid4
 
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from app.allocator import HeapTrimmer
+from app.db.schema import check_own_schema
 from app.db.session import snapshot
 from app.db.written_changes import forget_written_changes
 from app.errors import Busy
@@ -21,6 +23,7 @@ from app.serving.deployments import DeploymentKey, RecentlyRequested, Registry
 from app.serving.faces.lost_faces import read_server_start
 from app.serving.index_snapshots import SnapshotStore
 from app.serving.reporter import Reporter
+from app.startup import CannotStart
 
 log = logging.getLogger("likeness.engine")
 
@@ -41,6 +44,7 @@ class IndexFollower:
         self.last_step_at = float("-inf")  # when all deployments were last checked, by the monotonic clock
         self._not_before: dict[DeploymentKey, float] = {}
         self._server_start: float | None = None  # of the server whose rows were read last
+        self.when_outdated: Callable[[CannotStart], None] = lambda _: None  # ends the process
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="follower", daemon=True)
 
@@ -62,8 +66,12 @@ class IndexFollower:
             log.warning("follower.not_signed_off error=%s", error)
 
     def step(self) -> None:
-        """Check every deployment once. Raises OperationalError if the database cannot be reached."""
+        """Check every deployment once.
+
+        Raises OperationalError if the database cannot be reached, CannotStart if a newer version has migrated it.
+        """
         with snapshot(self.resources.database) as session:
+            check_own_schema(session)
             server_start = read_server_start(session)
             rows = read_deployments(session)
         if server_start != self._server_start:
@@ -101,6 +109,14 @@ class IndexFollower:
             self._not_before[row.key] = time.monotonic() + RETRY_SECONDS
             log.error("follower.deployment_failed collection=%s task=%s", *row.key, exc_info=error)
 
+    def _give_up(self, error: CannotStart) -> None:
+        """Serve nothing any more, since what the tables mean is not known, and have the process end."""
+        log.error("follower.gave_up error=%s", error)
+        for served in self.registry.all():
+            self.registry.drop((served.collection, served.task))
+        self._stopping.set()
+        self.when_outdated(error)
+
     def _pause(self) -> float:
         """Return after how many seconds the next step is due though nobody tells of a change."""
         poll, due_in = self.resources.settings.poll_seconds, self.reporter.due_in
@@ -116,6 +132,8 @@ class IndexFollower:
             except (OperationalError, Busy) as error:
                 log.warning("follower.database_away error=%s", error)
                 self._stopping.wait(RETRY_SECONDS)
+            except CannotStart as error:
+                self._give_up(error)
             except Exception as error:
                 log.error("follower.step_failed", exc_info=error)
                 self._stopping.wait(RETRY_SECONDS)
