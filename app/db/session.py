@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Executable, create_engine, event
+from sqlalchemy import Connection, Engine, Executable, create_engine, event, make_url
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
@@ -24,6 +24,15 @@ CONNECTION_SECONDS = 300.0
 """A connection to SQLite that is older is opened anew when it is used next, which takes 1 ms. One that is used rarely
 would else fill its caches, of up to 2.5 MiB, for hours, and there are as many as were ever used at once."""
 BUSY_TIMEOUT_MS = 10_000
+CONNECTION_LIMITS = {
+    "connect_timeout": 5,
+    "tcp_user_timeout": 10_000,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+}
+"""Of connections to PostgreSQL, in seconds but for `tcp_user_timeout`, unless the address states others. A host that
+vanishes closes no connection: without limits, threads would wait for it for a quarter of an hour."""
 RAW_ROWS_PER_BATCH = 500
 """Fewer than after how many new objects Python looks for cycles (700), which would take as long as reading them."""
 CACHE_KIB, LARGE_CACHE_KIB = 2_000, 65_536
@@ -41,7 +50,9 @@ def open_database(url: str) -> Engine:
     """
     if not url.startswith("sqlite"):
         options = {"pool_size": REQUEST_THREADS, "max_overflow": 24, "pool_pre_ping": True, "hide_parameters": True}
-        database = create_engine(url, **options)
+        stated = make_url(url).query
+        limits = {name: value for name, value in CONNECTION_LIMITS.items() if name not in stated}
+        database = create_engine(url, connect_args=limits, **options)
         event.listen(database, "handle_error", report_internal_error)
         return database
     database = create_engine(

@@ -26,6 +26,11 @@ def find_written_change(database: Engine, collection: str, created_at: float) ->
     return _committed.get(database.pool, {}).get((collection, created_at), -1)
 
 
+def forget_written_changes(database: Engine) -> None:
+    """Forget the changes that this process has committed, since the database may have lost some."""
+    _committed.pop(database.pool, None)
+
+
 @contextmanager
 def collect_changes() -> Iterator[Changes]:
     """Collect the changes that are committed in the block, also by the threads that it starts with its context."""

@@ -20,6 +20,7 @@ from app.serving.compensation.schedule import RenewalSchedule
 from app.serving.deployment_rows import DeploymentRow
 from app.serving.deployments import RecentlyRequested, Registry, ServedDeployment, drop_indexes_of
 from app.serving.faces.face_table_loader import CollectionKey, FaceTables
+from app.serving.faces.lost_faces import take_out_lost
 from app.serving.index_builder import COLLECTION, TASK, IndexKey
 from app.serving.index_loader import IndexLoader
 from app.serving.index_snapshots import SnapshotStore
@@ -91,6 +92,21 @@ class DeploymentSync:
                 if time.monotonic() - index.save_tried_at > MIN_SAVE_INTERVAL_SECONDS:
                     index.save_tried_at = time.monotonic()
                     self.tasks.start(("save", index), partial(self.save, index))
+
+    def take_out_lost(self, session: Session, row: DeploymentRow) -> None:
+        """Take out what the database does not hold any more, and read names and labels again: see `lost_faces`."""
+        served = self.registry.get(row.key)
+        if served is None or served.collection_created_at != row.collection_created_at:
+            return
+        stored = self.face_tables.load_again(session, row.collection_key)
+        lost_counts = [take_out_lost(index, served.faces, stored) for index in served.indexes.values()]
+        if any(lost_counts):
+            log.warning("index.lost_faces collection=%s task=%s", *row.key)
+            for model_id in filter(None, row.pointers.values()):
+                self.snapshots.delete(row.index_key(model_id))
+        self.label_updates.forget(row.key)
+        constraints = self.label_updates.update(session, ServedConstraints(), row)
+        self.registry.put(replace(served, faces=stored, constraints=constraints))
 
     def drop_all_but(self, known: set[tuple[str, str, float]]) -> None:
         """Stop serving collections that were deleted, and delete their snapshots. known: those that still exist"""

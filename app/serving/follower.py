@@ -5,20 +5,25 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable
 from uuid import uuid4
 
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from app.allocator import HeapTrimmer
+from app.db.schema import check_own_schema
 from app.db.session import snapshot
+from app.db.written_changes import forget_written_changes
 from app.errors import Busy
 from app.resources import Resources
 from app.serving.deployment_rows import DeploymentRow, read_deployments
 from app.serving.deployment_sync import DeploymentSync
 from app.serving.deployments import DeploymentKey, RecentlyRequested, Registry
+from app.serving.faces.lost_faces import read_server_start
 from app.serving.index_snapshots import SnapshotStore
 from app.serving.reporter import Reporter
+from app.startup import CannotStart
 
 log = logging.getLogger("likeness.engine")
 
@@ -38,6 +43,8 @@ class IndexFollower:
         self.reporter = Reporter(resources.database, self.process)
         self.last_step_at = float("-inf")  # when all deployments were last checked, by the monotonic clock
         self._not_before: dict[DeploymentKey, float] = {}
+        self._server_start: float | None = None  # of the server whose rows were read last
+        self.when_outdated: Callable[[CannotStart], None] = lambda _: None  # ends the process
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="follower", daemon=True)
 
@@ -59,9 +66,17 @@ class IndexFollower:
             log.warning("follower.not_signed_off error=%s", error)
 
     def step(self) -> None:
-        """Check every deployment once. Raises OperationalError if the database cannot be reached."""
+        """Check every deployment once.
+
+        Raises OperationalError if the database cannot be reached, CannotStart if a newer version has migrated it.
+        """
         with snapshot(self.resources.database) as session:
+            check_own_schema(session)
+            server_start = read_server_start(session)
             rows = read_deployments(session)
+        if server_start != self._server_start:
+            self._take_out_lost(rows)
+            self._server_start = server_start
         if self.last_step_at < 0:
             used = (row.index_key(model_id) for row in rows for model_id in row.pointers.values() if model_id)
             self.snapshots.delete_all_but(used)
@@ -75,6 +90,14 @@ class IndexFollower:
         self.reporter.report(self.registry.all())
         self.last_step_at = time.monotonic()
 
+    def _take_out_lost(self, rows: list[DeploymentRow]) -> None:
+        """Compare all that is served with the tables of a server that was started since, or has taken over."""
+        forget_written_changes(self.resources.database)
+        self.reporter.forget()
+        with snapshot(self.resources.database) as session:
+            for row in rows:
+                self.sync.take_out_lost(session, row)
+
     def _synchronise(self, session: Session, row: DeploymentRow) -> None:
         """Synchronise one deployment. Its failure does not stop the others."""
         try:
@@ -85,6 +108,14 @@ class IndexFollower:
             session.rollback()  # PostgreSQL answers nothing more in a transaction with a failed statement
             self._not_before[row.key] = time.monotonic() + RETRY_SECONDS
             log.error("follower.deployment_failed collection=%s task=%s", *row.key, exc_info=error)
+
+    def _give_up(self, error: CannotStart) -> None:
+        """Serve nothing any more, since what the tables mean is not known, and have the process end."""
+        log.error("follower.gave_up error=%s", error)
+        for served in self.registry.all():
+            self.registry.drop((served.collection, served.task))
+        self._stopping.set()
+        self.when_outdated(error)
 
     def _pause(self) -> float:
         """Return after how many seconds the next step is due though nobody tells of a change."""
@@ -101,6 +132,8 @@ class IndexFollower:
             except (OperationalError, Busy) as error:
                 log.warning("follower.database_away error=%s", error)
                 self._stopping.wait(RETRY_SECONDS)
+            except CannotStart as error:
+                self._give_up(error)
             except Exception as error:
                 log.error("follower.step_failed", exc_info=error)
                 self._stopping.wait(RETRY_SECONDS)

@@ -96,6 +96,10 @@ class Reporter:
         names = ("collection_id", "task", "model_id", "change", "vectors")
         return {"process": self.process, "seen_at": at, **dict(zip(names, (*key, *state[:-1]), strict=True))}
 
+    def forget(self) -> None:
+        """Have all rows written again, since the database may have lost some."""
+        self._reported = {}
+
     def sign_off(self) -> None:
         """Delete the rows of this process. Raises Busy."""
         with writing(self.database) as session:

@@ -21,6 +21,8 @@ DRAIN_SIGNAL = signal.SIGUSR1
 """Asks a process to take nothing new and to end when it has finished what it has. SIGHUP would not do: when a terminal
 is closed, all its processes receive that one."""
 READY = b"r"
+CANNOT_GO_ON = 78
+"""The exit code of a process that would end again if it were started again."""
 
 ReportReady = Callable[[], None]
 

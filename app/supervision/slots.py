@@ -4,7 +4,7 @@ import os
 import signal
 import time
 
-from app.supervision.children import READY, Child, Role, start_child
+from app.supervision.children import CANNOT_GO_ON, READY, Child, Role, start_child
 
 MIN_LIFE_SECONDS = 5.0
 """A process that ended sooner has died at once."""
@@ -17,13 +17,14 @@ class Slot:
     child: the process, None while it does not run
     reader: the pipe that will say whether the process is ready, None if it has
     was_ready: whether a process of this slot has ever been ready
+    cannot_go_on: whether the last process said at its end that another one would end, too
     """
 
     def __init__(self, role: Role) -> None:
         self.role = role
         self.child: Child | None = None
         self.reader: int | None = None
-        self.is_ready = self.was_ready = False
+        self.is_ready = self.was_ready = self.cannot_go_on = False
         self.start_at = 0.0  # by the monotonic clock
         self._early_ends = 0
 
@@ -51,6 +52,7 @@ class Slot:
         self._early_ends = self._early_ends + 1 if died_at_once else 0
         self.start_at = time.monotonic() + compute_delay(self._early_ends)
         self.child, self.is_ready = None, False
+        self.cannot_go_on = os.waitstatus_to_exitcode(status) == CANNOT_GO_ON
         self._close_pipe()
 
     def _close_pipe(self) -> None:

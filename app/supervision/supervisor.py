@@ -57,7 +57,8 @@ class Supervisor:
     def run(self) -> int:
         """Run until SIGTERM or SIGINT, and stop all processes. Returns the exit code.
 
-        It gives up if a process of the API ends before it was ever ready, unless it replaces one that serves.
+        It gives up if a process of the API cannot go on, or ends before it was ever ready, unless it replaces one that
+        serves.
         """
         with self._queue.receive(HANDLED_SIGNALS):
             self._reap()  # what has ended during a reload
@@ -71,6 +72,8 @@ class Supervisor:
 
     def _has_failed(self) -> bool:
         ended = [slot for slot in self.api if slot.child is None and slot.start_at > 0]
+        if any(slot.cannot_go_on for slot in ended):
+            return True
         return not self.predecessors.api and any(not slot.was_ready for slot in ended)
 
     def _start_due(self) -> None:

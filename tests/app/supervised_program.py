@@ -2,8 +2,9 @@
 
 Each leaves a file `NAME.PID` in the folder when it starts, and adds its name to `ended` when it is asked to end. Names
 that begin with `api` are processes of the API, the others workers. `slow` becomes ready half a second late, `failing`
-ends at once before it is ready, `dying` after, and `stubborn` does not end when it is asked to. With `polling`, all
-processes look for their supervisor themselves, as where the kernel does not tell them of its end.
+ends at once before it is ready, `dying` after, `outdated` half a second later and for good, and `stubborn` does not end
+when it is asked to. With `polling`, all processes look for their supervisor themselves, as where the kernel does not
+tell them of its end.
 """
 
 import signal
@@ -14,7 +15,7 @@ from os import getpid
 from pathlib import Path
 
 from app.supervision import parent_watch, supervisor
-from app.supervision.children import ReportReady, Role
+from app.supervision.children import CANNOT_GO_ON, ReportReady, Role
 from app.supervision.supervisor import Supervisor
 
 SLOW_SECONDS = 0.5
@@ -30,6 +31,9 @@ def run(folder: Path, name: str, report_ready: ReportReady) -> None:
         time.sleep(SLOW_SECONDS)
         (folder / "slow-is-ready").touch()
     report_ready()
+    if "outdated" in name:
+        time.sleep(SLOW_SECONDS)
+        raise SystemExit(CANNOT_GO_ON)
     if "dying" in name:
         raise SystemExit(4)
     signal.sigwait([signal.SIGTERM])

@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -28,7 +29,7 @@ def test_a_process_that_has_started_collects_seldom(
     monkeypatch.setattr(gc, "freeze", lambda: collected.append("frozen"))
     process = ApiProcess(Settings(home=tmp_path), waits_for_indexes=False)
     assert gc.get_threshold()[0] == 700
-    process._note_started(cast(Any, None))
+    process._note_started(cast(Any, SimpleNamespace(follower=SimpleNamespace())))
     assert collected == ["frozen"]
     assert gc.get_threshold()[0] == NEW_OBJECTS
     assert gc.isenabled()

@@ -123,6 +123,16 @@ def test_it_gives_up_if_the_api_is_never_ready(start: Start, tmp_path: Path) -> 
     assert not any(is_running(pid) for pid in list_pids(tmp_path, "api-1"))
 
 
+def test_it_gives_up_if_a_process_of_the_api_cannot_go_on(start: Start, tmp_path: Path) -> None:
+    supervisor = start("api-1", "api-outdated", "worker")
+    _, log = supervisor.communicate(timeout=30)
+    assert supervisor.returncode == 1
+    assert "code=78" in log
+    pids = list_pids(tmp_path, "api-1") | list_pids(tmp_path, "worker")
+    assert len(pids) == 2
+    assert not any(is_running(pid) for pid in pids)
+
+
 def test_a_process_that_dies_again_and_again_is_started_less_and_less_often(start: Start, tmp_path: Path) -> None:
     start("api", "dying")
     wait_for(lambda: len(list_pids(tmp_path, "dying")) >= 4)

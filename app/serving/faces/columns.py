@@ -232,6 +232,7 @@ class FaceColumns:
         return order[first:end]
 
 
+NO_FACE_ID = np.zeros(1, f"S{FACE_ID_BYTES}")
 NO_FACES = FaceColumns(
     np.empty(0, np.int64),
     np.empty(0, f"S{FACE_ID_BYTES}"),

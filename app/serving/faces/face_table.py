@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from app.serving.faces.columns import (
     DISTRACTOR,
+    NO_FACE_ID,
     NO_FACES,
     FaceColumns,
     SubjectColumns,
@@ -53,6 +54,15 @@ class FaceTable:
         positions[[offset for offset, _ in changed]] = -1
         others = {offset: known.face for offset, known in changed if known is not None and known.end_of_use > at}
         return FoundFaces(pks, self.columns, positions, others)
+
+    def read_face_ids(self, pks: Ids) -> NDArray[np.bytes_]:
+        """Return the ids of the faces with these (n,) pks, empty for those that are not enrolled."""
+        face_ids = np.append(self.columns.face_ids, NO_FACE_ID)[self.columns.find(pks)]
+        for offset, pk in enumerate(pks.tolist() if self.changed else ()):
+            if pk in self.changed:
+                known = self.changed[pk]
+                face_ids[offset] = known.face.face_id.encode() if known else b""
+        return face_ids
 
     def count_ended(self, at: float) -> int:
         """Count the faces that are enrolled and may not be found any more. at: seconds since 1970"""

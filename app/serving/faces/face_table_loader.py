@@ -45,6 +45,11 @@ class FaceTables:
             self._tables[key] = load_table(session, key)
         return self._tables[key]
 
+    def load_again(self, session: Session, key: CollectionKey) -> FaceTable:
+        """Return the table of a collection as it is stored, whatever is known of it."""
+        self._tables[key] = load_table(session, key)
+        return self._tables[key]
+
     def bring_to(self, key: CollectionKey, change: int) -> FaceTable:
         """Return the table of a collection as of this change or a later one. Without a change, it has no faces."""
         table = self._tables.get(key, EMPTY if change else replace(EMPTY, change=0))

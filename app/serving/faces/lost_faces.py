@@ -1,0 +1,36 @@
+"""Find out what a server of PostgreSQL has lost, and take it out of what this process serves.
+
+A standby that takes over may lack the last changes. Their numbers, and the pks of their faces, are then given again, so
+neither tells that what this process holds is another history.
+"""
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from app.serving.faces.face_table import FaceTable
+from app.serving.loaded_index import LoadedIndex
+
+SERVER_START_QUERY = text("select cast(extract(epoch from pg_postmaster_start_time()) as double precision)")
+
+
+def read_server_start(session: Session) -> float:
+    """Return when the server of the database was started, which tells it from one that takes over; 0 on SQLite."""
+    if session.get_bind().dialect.name == "sqlite":
+        return 0.0
+    return float(session.execute(SERVER_START_QUERY).scalar_one())
+
+
+def take_out_lost(index: LoadedIndex, known: FaceTable, stored: FaceTable) -> int:
+    """Take out the faces that are not stored, or whose pk another face has. Returns how many there were.
+
+    The index is compared with its table at the next step, and built anew if faces are missing.
+    known: the faces that this process has served; stored: those of the table
+    """
+    with index.update_lock:
+        with index.lock.gen_rlock():
+            pks = index.index.ids()
+        face_ids = known.read_face_ids(pks)
+        lost = pks[(face_ids != stored.read_face_ids(pks)) | (face_ids == b"")]
+        index.apply(lost, (), index.state.change)
+        index.comparison_due = True
+    return len(lost)
