@@ -23,6 +23,11 @@ UNCALIBRATED = (
     "this collection is not calibrated yet: enrol 100 faces or more, of people with two or more faces each, or serve "
     "it with a recogniser that has a reference calibration"
 )
+PARTIAL = (
+    "this search looks at fewer faces than those by which the rate was measured, and may miss the next person: its "
+    "threshold is estimated from pairs of faces and is cautious. Leave out m, candidates, target_recall and "
+    "max_latency_ms, or ask for more"
+)
 
 
 @dataclass(frozen=True)
@@ -87,22 +92,24 @@ class RankedMatch(NamedTuple):
     is_distractor: bool
 
 
-def make_person_threshold(scores: Scores, fpir: float | None, faces: int) -> AcceptanceThreshold:
+def make_person_threshold(
+    scores: Scores, fpir: float | None, faces: int, is_partial: bool = False
+) -> AcceptanceThreshold:
     """Return the threshold at a false positive identification rate, None meaning the default rate.
 
-    faces: the number of faces in the gallery
+    faces: the number of faces in the gallery; is_partial: whether the search looks at fewer than the measured ones
     Raises Conflict if a rate is given and nothing is calibrated.
     """
-    measured = scores.person_threshold(fpir, faces)
+    measured = scores.person_threshold(fpir, faces, is_partial)
     if measured is None:
         if fpir is not None:
             raise Conflict(UNCALIBRATED, code="NotCalibrated")
         return AcceptanceThreshold(None, rule=scores.rule)
-    return _accept_people(measured, faces)
+    return _accept_people(measured, faces, is_partial)
 
 
 @lru_cache(MAX_KEPT_THRESHOLDS)
-def _accept_people(measured: PersonThreshold, faces: int) -> AcceptanceThreshold:
+def _accept_people(measured: PersonThreshold, faces: int, is_partial: bool) -> AcceptanceThreshold:
     """Return the threshold with its description, which takes longer to make than to serialise."""
     return AcceptanceThreshold(
         "fpir",
@@ -111,7 +118,7 @@ def _accept_people(measured: PersonThreshold, faces: int) -> AcceptanceThreshold
         nameless_distance=measured.nameless_distance,
         nameless_possible_distance=measured.nameless_possible_distance,
         rule=measured.rule,
-        description=_describe_threshold(measured, faces),
+        description=_describe_threshold(measured, faces, is_partial),
     )
 
 
@@ -202,14 +209,14 @@ def sort_matches(matches: Sequence[RankedMatch]) -> list[RankedMatch]:
     return sorted(matches, key=lambda m: (math.inf if m.person_distance is None else m.person_distance, m.distance))
 
 
-def _describe_threshold(measured: PersonThreshold, faces: int) -> AppliedThreshold:
+def _describe_threshold(measured: PersonThreshold, faces: int, is_partial: bool) -> AppliedThreshold:
     evidence = Evidence(
         source=measured.source,
         people=measured.people,
         searches=measured.searches,
         measured_faces=measured.measured_faces,
         gallery_faces=faces,
-        more_people=measured.more_people,
+        more_people=0 if is_partial else measured.more_people,
         rule=asdict(measured.rule),  # type: ignore[typeddict-item]
     )
     return AppliedThreshold(
@@ -225,7 +232,7 @@ def _describe_threshold(measured: PersonThreshold, faces: int) -> AppliedThresho
         high=measured.high,
         enough=measured.enough,
         evidence=evidence,
-        note=None if measured.enough else _explain_evidence(measured),
+        note=PARTIAL if is_partial else None if measured.enough else _explain_evidence(measured),
     )
 
 
