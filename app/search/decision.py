@@ -13,7 +13,7 @@ from app.deps.shared_schemas import SubjectRef
 from app.errors import Conflict
 from app.search.schemas import AppliedThreshold, Decision, Evidence
 from app.serving.scores import Scores
-from ml.identification.open_set import PersonThreshold
+from ml.identification.open_set import PersonThreshold, fpir_at_size
 from ml.identification.person_distance import DecisionRule
 
 MAX_KEPT_THRESHOLDS = 64
@@ -123,10 +123,12 @@ def _accept_people(measured: PersonThreshold, faces: int, is_partial: bool) -> A
 
 
 def make_pair_threshold(
-    scores: Scores, fmr: float | None = None, similarity: float | None = None
+    scores: Scores, fmr: float | None = None, similarity: float | None = None, faces: int = 1
 ) -> AcceptanceThreshold:
     """Return the threshold on pairs: at a false-match rate, by default the collection's, or a similarity of 1 to 100.
 
+    faces: with so many faces of one person a face is compared, of which the nearest counts. The rate is that of all of
+        them together, as if each were an independent chance of a false match
     Raises Conflict if one of them is given and nothing is calibrated.
     """
     blank = AppliedThreshold(
@@ -134,7 +136,8 @@ def make_pair_threshold(
         nameless_possible_distance=None, similarity=similarity, low=None, high=None, enough=None, evidence=None,
         note=None,
     )  # fmt: skip
-    measured = scores.threshold(fmr)
+    of_pairs = fmr if faces == 1 else fpir_at_size(scores.default_fmr if fmr is None else fmr, faces, 1)
+    measured = scores.threshold(of_pairs)
     if measured is None:
         if fmr is not None or similarity is not None:
             raise Conflict(UNCALIBRATED, code="NotCalibrated")
@@ -145,9 +148,13 @@ def make_pair_threshold(
         return AcceptanceThreshold("similarity", limit, similarity, description=blank | {"distance": limit})
     similarities = scores.similarity(np.array([measured.distance]))
     similarity = None if similarities is None else float(similarities[0])
+    rate, low, high = (
+        of_pair if faces == 1 else fpir_at_size(of_pair, 1, faces)
+        for of_pair in (measured.fmr, measured.low, measured.high)
+    )
     description = blank | {
-        "kind": "fmr", "fmr": measured.fmr, "distance": measured.distance, "similarity": similarity,
-        "low": measured.low, "high": measured.high, "enough": measured.enough,
+        "kind": "fmr", "fmr": rate, "distance": measured.distance, "similarity": similarity,
+        "low": low, "high": high, "enough": measured.enough,
     }  # fmt: skip
     return AcceptanceThreshold("fmr", measured.distance, description=description)
 

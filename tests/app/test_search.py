@@ -23,10 +23,14 @@ from app.db.tables import Collection, Deployment, Face
 from app.galleries.subjects import erase_faces
 from app.resources import Resources
 from app.search import candidates, photo_routes
+from app.search.decision import make_pair_threshold
 from app.serving.deployments import ServedModel
+from app.serving.scores import Scores
 from app.storage.blob_store import Blobs
 from app.storage.model_cache import LBP_MODEL
 from ml import images, synthetic_faces
+from ml.calibration import Calibration
+from ml.distances import EUCLIDEAN
 from ml.identification.open_set import OpenSetCalibration
 from ml.identification.person_distance import DecisionRule
 from ml.identification.searches import GalleryPeople, search_gallery
@@ -884,6 +888,33 @@ def test_a_photo_can_be_verified_against_a_face_or_a_subject(api: Api, faces: Ga
     nearest = verify(api, photo(4, 1), subject="d4").json()
     assert (nearest["face_id"], nearest["distance"] < 1e-3) == (face_id, True)
     assert verify(api, photo(4, 1), subject="d0").json()["distance"] > nearest["distance"]
+
+
+@pytest.mark.parametrize("count", [1, 3, 300])
+def test_a_person_with_many_faces_is_verified_at_the_rate_of_all_of_them(count: int) -> None:
+    """With the nearest of 300 faces, 13 % of strangers passed at a rate of 1 %."""
+    draw = np.random.default_rng(0)
+    scores = Scores(EUCLIDEAN, Calibration.fit(0.6 * draw.chisquare(8, 900) / 8, 16 * draw.chisquare(8, 90_000) / 8))
+    threshold = make_pair_threshold(scores, 0.01, faces=count)
+    nearest = (16 * draw.chisquare(8, (20_000, count)) / 8).min(1)
+    assert 0.004 < (nearest <= threshold.distance).mean() < 0.013
+    assert threshold.description is not None
+    low, rate, high = (threshold.description[name] for name in ("low", "fmr", "high"))
+    assert low is not None
+    assert rate is not None
+    assert high is not None
+    assert low < rate <= 0.01 < high
+
+
+def test_a_verification_counts_the_faces_of_the_person(api: Api, faces: GalleryWriter) -> None:
+    face_id = matches(by_photo(api, photo(4, 1), limit=1))[0]["face_id"]
+    draw = np.random.default_rng(0)
+    faces.calibrate(LBP_MODEL, draw.chisquare(8, 900) / 80, 16 * draw.chisquare(8, 90_000) / 8)
+    until(lambda: verify(api, photo(4, 1), face_id=face_id).json()["calibrated"])
+    of_face = verify(api, photo(4, 1), face_id=face_id, fmr=0.01).json()["threshold"]
+    of_person = verify(api, photo(4, 1), subject="d4", fmr=0.01).json()["threshold"]
+    assert of_person["distance"] < of_face["distance"]
+    assert of_person["fmr"] == pytest.approx(of_face["fmr"], rel=0.1)
 
 
 def test_a_photo_is_not_verified_as_a_person_whom_a_label_rules_out(api: Api, faces: GalleryWriter) -> None:
