@@ -9,9 +9,21 @@ from typing import Any
 import httpx
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
-console = Console(highlight=False)
+CONTROL_CHARACTERS = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+
+
+class PrintableConsole(Console):
+    """A console that shows no control characters of a text: names of files and people could act on the terminal."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(text.translate(CONTROL_CHARACTERS), **options)
+
+
+console = PrintableConsole(highlight=False)
 
 
 def connect(url: str | None = None, key: str | None = None) -> httpx.Client:
@@ -30,7 +42,8 @@ def read_answer(answer: httpx.Response) -> Any:
     """Return the JSON of an answer. A problem is printed and ends the command."""
     if answer.is_error:
         body = answer.json() if "json" in answer.headers.get("content-type", "") else {"detail": answer.text}
-        console.print(f"[red]{body.get('code', answer.status_code)}[/red]: {body.get('detail')}", soft_wrap=True)
+        detail = escape(str(body.get("detail")))
+        console.print(f"[red]{body.get('code', answer.status_code)}[/red]: {detail}", soft_wrap=True)
         raise typer.Exit(1)
     return answer.json() if answer.content else None
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import httpx
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from app.cli.client import connect, console, read_answer, wait_for_job
@@ -43,7 +44,7 @@ def import_(
         console.print_json(json.dumps(job["result"]))
         refused = client.get(f"/v1/jobs/{job['id']}/items", params={"state": "failed", "limit": MAX_SHOWN_ITEMS})
         for item in read_answer(refused)["items"]:
-            console.print(f"refused {item['name']}: {', '.join(item['reasons'])}")
+            console.print(f"refused {escape(item['name'])}: {', '.join(item['reasons'])}")
 
 
 def _import_archive(client: httpx.Client, collection: str, archive: Path, query: dict[str, str]) -> dict[str, Any]:

@@ -8,25 +8,21 @@ from sqlalchemy.orm import Session
 
 from app.db.immediate import DatabaseNeeded, require_session
 from app.search.corrections import Corrections, add_joined_faces, find_corrections
-from app.search.criteria import Criteria, MixedNeighbours, search_mix
+from app.search.criteria import Criteria, MixedNeighbours, choose_effort, search_mix
 from app.search.enrolled_faces import filter_faces, read_faces
 from app.search.params import SearchParams
-from app.serving.deployments import SearchEffort, ServedModel
 from app.serving.faces.found_faces import FoundFaces
-from ml.identification.searches import FACES_PER_SEARCH
-from ml.indexes import choose_operating_point
+from ml.identification.person_distance import SHORTLIST_PEOPLE
+from ml.identification.searches import FACES_PER_SEARCH, MAX_FACES_PER_SEARCH
 from ml.indexes.base import Neighbours
 from ml.types import Ids, Rows
 
 EXTRA_FACES, FACES_PER_PERSON = 8, 4
-MAX_CANDIDATES = 65_536
+MAX_CANDIDATES = MAX_FACES_PER_SEARCH
 """The limit for all faces of a photo together."""
 MAX_MIXED_CANDIDATES = 16_384
 """The limit for each task of a mix of two, since stored embeddings are read for every candidate."""
 NO_CORRECTIONS = Corrections()
-MIN_PEOPLE = 2
-"""A decision needs the nearest person and the next one."""
-
 
 Group = tuple[int, list[int]]
 """A person, or a face without a name: the number of the person, see `LabelConstraints`, and the offsets of the faces in
@@ -79,7 +75,7 @@ def find_candidates(
     may_go_on: whether to search again for all queries if one has too few people; if not, DatabaseNeeded is raised
     """
     allowed = filter_faces(session, criteria.collection, params.filter)
-    efforts = [_choose_effort(c.served, params) for c in criteria.tasks]
+    efforts = [choose_effort(c.served, params) for c in criteria.tasks]
     total = max(c.served.face_count for c in criteria.tasks) if allowed is None else len(allowed)
     sharing = len(queries[0]) if may_go_on else 1  # searches that were put together answer as each alone
     max_k = min(total, count_candidates(len(criteria.tasks), sharing))
@@ -107,21 +103,6 @@ def count_candidates(tasks: int, queries: int) -> int:
     return max(of_all // max(1, queries), FACES_PER_SEARCH)
 
 
-def _choose_effort(served: ServedModel, params: SearchParams) -> SearchEffort:
-    """Choose the cells to probe and the candidates: as requested, from the measured curve, or as the index does."""
-    scores = served.scores
-    if params.target_recall is None and params.max_latency_ms is None:
-        is_exact = params.m is not None and params.m >= served.index.cells
-        measured = None if is_exact or served.index.default_candidates is None else scores.candidates
-        return SearchEffort(params.m, params.candidates or measured)
-    if not scores.curve:
-        return SearchEffort(served.index.cells if params.target_recall is not None else None)
-    point = choose_operating_point(
-        scores.curve, target_recall=params.target_recall, max_latency_ms=params.max_latency_ms
-    )
-    return SearchEffort(point.m, point.candidates)
-
-
 def _group_neighbours(
     session: Session | None,
     criteria: Criteria,
@@ -144,9 +125,7 @@ def _group_neighbours(
         if of_query is not NO_CORRECTIONS:
             kept = _leave_out(of_query, neighbours.ids[query], kept)
         grouped.append(_group_faces(start, kept, of_query, params))
-    is_complete = all(
-        _is_complete(neighbours, query, of_query.groups, params) for query, of_query in enumerate(grouped)
-    )
+    is_complete = all(_is_complete(neighbours, query, of_query, params) for query, of_query in enumerate(grouped))
     return Candidates(neighbours, neighbours.distances.ravel().tolist(), faces, owners, people, grouped, is_complete)
 
 
@@ -205,10 +184,13 @@ def _group_faces(start: int, people: Sequence[int], corrections: Corrections, pa
     return QueryCandidates(offsets_of, groups, corrections)
 
 
-def _is_complete(neighbours: Neighbours, query: int, groups: list[Group], params: SearchParams) -> bool:
-    """Whether a further search would change nothing."""
+def _is_complete(neighbours: Neighbours, query: int, of_query: QueryCandidates, params: SearchParams) -> bool:
+    """Whether a further search would change nothing: neither the matches nor who is compared for the decision."""
+    groups = of_query.groups
     if not isinstance(neighbours, MixedNeighbours):
-        return len(groups) >= max(params.limit, MIN_PEOPLE)
+        if len(groups) >= params.limit and len(of_query.offsets_of) >= SHORTLIST_PEOPLE:
+            return True
+        return bool(neighbours.ids[query, -1] < 0)  # the probed cells have no more
     bound = neighbours.bound[query]
     last = groups[params.limit - 1][1][0] if len(groups) >= params.limit else None
     return bool(np.isinf(bound) or (last is not None and neighbours.distances.flat[last] < bound))

@@ -20,6 +20,7 @@ from app.serving.deployments import SearchEffort, ServedModel
 from app.serving.faces.face_table import FaceTable
 from app.serving.scores import Scores
 from ml.distances import EUCLIDEAN
+from ml.indexes import choose_operating_point
 from ml.indexes.base import Neighbours
 from ml.types import Ids, Rows
 
@@ -133,7 +134,32 @@ def choose_threshold(criteria: Criteria, params: SearchParams) -> AcceptanceThre
         return AcceptanceThreshold(None)
     if params.fmr is not None or params.threshold is not None:
         return make_pair_threshold(criteria.scores, params.fmr, params.threshold)
-    return make_person_threshold(criteria.scores, params.fpir, criteria.first.usable_face_count)
+    served = criteria.first
+    return make_person_threshold(criteria.scores, params.fpir, served.usable_face_count, _is_partial(served, params))
+
+
+def choose_effort(served: ServedModel, params: SearchParams) -> SearchEffort:
+    """Choose the cells to probe and the candidates: as requested, from the measured curve, or as the index does."""
+    scores = served.scores
+    if params.target_recall is None and params.max_latency_ms is None:
+        is_exact = params.m is not None and params.m >= served.index.cells
+        measured = None if is_exact or served.index.default_candidates is None else scores.candidates
+        return SearchEffort(params.m, params.candidates or measured)
+    if not scores.curve:
+        return SearchEffort(served.index.cells if params.target_recall is not None else None)
+    point = choose_operating_point(
+        scores.curve, target_recall=params.target_recall, max_latency_ms=params.max_latency_ms
+    )
+    return SearchEffort(point.m, point.candidates)
+
+
+def _is_partial(served: ServedModel, params: SearchParams) -> bool:
+    """Whether a search looks at fewer cells or candidates than those by which thresholds are measured."""
+    effort, index = choose_effort(served, params), served.index
+    if effort.m is not None and effort.m < min(index.default_m, index.cells):
+        return True
+    candidates = served.scores.candidates or index.default_candidates
+    return effort.candidates is not None and candidates is not None and effort.candidates < candidates
 
 
 def search_mix(

@@ -13,7 +13,7 @@ from app.deps.shared_schemas import SubjectRef
 from app.errors import Conflict
 from app.search.schemas import AppliedThreshold, Decision, Evidence
 from app.serving.scores import Scores
-from ml.identification.open_set import PersonThreshold
+from ml.identification.open_set import PersonThreshold, fpir_at_size
 from ml.identification.person_distance import DecisionRule
 
 MAX_KEPT_THRESHOLDS = 64
@@ -22,6 +22,11 @@ FaceDecision = tuple[Decision | None, SubjectRef | None]
 UNCALIBRATED = (
     "this collection is not calibrated yet: enrol 100 faces or more, of people with two or more faces each, or serve "
     "it with a recogniser that has a reference calibration"
+)
+PARTIAL = (
+    "this search looks at fewer faces than those by which the rate was measured, and may miss the next person: its "
+    "threshold is estimated from pairs of faces and is cautious. Leave out m, candidates, target_recall and "
+    "max_latency_ms, or ask for more"
 )
 
 
@@ -87,22 +92,24 @@ class RankedMatch(NamedTuple):
     is_distractor: bool
 
 
-def make_person_threshold(scores: Scores, fpir: float | None, faces: int) -> AcceptanceThreshold:
+def make_person_threshold(
+    scores: Scores, fpir: float | None, faces: int, is_partial: bool = False
+) -> AcceptanceThreshold:
     """Return the threshold at a false positive identification rate, None meaning the default rate.
 
-    faces: the number of faces in the gallery
+    faces: the number of faces in the gallery; is_partial: whether the search looks at fewer than the measured ones
     Raises Conflict if a rate is given and nothing is calibrated.
     """
-    measured = scores.person_threshold(fpir, faces)
+    measured = scores.person_threshold(fpir, faces, is_partial)
     if measured is None:
         if fpir is not None:
             raise Conflict(UNCALIBRATED, code="NotCalibrated")
         return AcceptanceThreshold(None, rule=scores.rule)
-    return _accept_people(measured, faces)
+    return _accept_people(measured, faces, is_partial)
 
 
 @lru_cache(MAX_KEPT_THRESHOLDS)
-def _accept_people(measured: PersonThreshold, faces: int) -> AcceptanceThreshold:
+def _accept_people(measured: PersonThreshold, faces: int, is_partial: bool) -> AcceptanceThreshold:
     """Return the threshold with its description, which takes longer to make than to serialise."""
     return AcceptanceThreshold(
         "fpir",
@@ -111,15 +118,17 @@ def _accept_people(measured: PersonThreshold, faces: int) -> AcceptanceThreshold
         nameless_distance=measured.nameless_distance,
         nameless_possible_distance=measured.nameless_possible_distance,
         rule=measured.rule,
-        description=_describe_threshold(measured, faces),
+        description=_describe_threshold(measured, faces, is_partial),
     )
 
 
 def make_pair_threshold(
-    scores: Scores, fmr: float | None = None, similarity: float | None = None
+    scores: Scores, fmr: float | None = None, similarity: float | None = None, faces: int = 1
 ) -> AcceptanceThreshold:
     """Return the threshold on pairs: at a false-match rate, by default the collection's, or a similarity of 1 to 100.
 
+    faces: with so many faces of one person a face is compared, of which the nearest counts. The rate is that of all of
+        them together, as if each were an independent chance of a false match
     Raises Conflict if one of them is given and nothing is calibrated.
     """
     blank = AppliedThreshold(
@@ -127,7 +136,8 @@ def make_pair_threshold(
         nameless_possible_distance=None, similarity=similarity, low=None, high=None, enough=None, evidence=None,
         note=None,
     )  # fmt: skip
-    measured = scores.threshold(fmr)
+    of_pairs = fmr if faces == 1 else fpir_at_size(scores.default_fmr if fmr is None else fmr, faces, 1)
+    measured = scores.threshold(of_pairs)
     if measured is None:
         if fmr is not None or similarity is not None:
             raise Conflict(UNCALIBRATED, code="NotCalibrated")
@@ -138,9 +148,13 @@ def make_pair_threshold(
         return AcceptanceThreshold("similarity", limit, similarity, description=blank | {"distance": limit})
     similarities = scores.similarity(np.array([measured.distance]))
     similarity = None if similarities is None else float(similarities[0])
+    rate, low, high = (
+        of_pair if faces == 1 else fpir_at_size(of_pair, 1, faces)
+        for of_pair in (measured.fmr, measured.low, measured.high)
+    )
     description = blank | {
-        "kind": "fmr", "fmr": measured.fmr, "distance": measured.distance, "similarity": similarity,
-        "low": measured.low, "high": measured.high, "enough": measured.enough,
+        "kind": "fmr", "fmr": rate, "distance": measured.distance, "similarity": similarity,
+        "low": low, "high": high, "enough": measured.enough,
     }  # fmt: skip
     return AcceptanceThreshold("fmr", measured.distance, description=description)
 
@@ -202,14 +216,14 @@ def sort_matches(matches: Sequence[RankedMatch]) -> list[RankedMatch]:
     return sorted(matches, key=lambda m: (math.inf if m.person_distance is None else m.person_distance, m.distance))
 
 
-def _describe_threshold(measured: PersonThreshold, faces: int) -> AppliedThreshold:
+def _describe_threshold(measured: PersonThreshold, faces: int, is_partial: bool) -> AppliedThreshold:
     evidence = Evidence(
         source=measured.source,
         people=measured.people,
         searches=measured.searches,
         measured_faces=measured.measured_faces,
         gallery_faces=faces,
-        more_people=measured.more_people,
+        more_people=0 if is_partial else measured.more_people,
         rule=asdict(measured.rule),  # type: ignore[typeddict-item]
     )
     return AppliedThreshold(
@@ -225,7 +239,7 @@ def _describe_threshold(measured: PersonThreshold, faces: int) -> AppliedThresho
         high=measured.high,
         enough=measured.enough,
         evidence=evidence,
-        note=None if measured.enough else _explain_evidence(measured),
+        note=PARTIAL if is_partial else None if measured.enough else _explain_evidence(measured),
     )
 
 

@@ -162,11 +162,11 @@ def verify_pair(context: SearchContext, photos: Sequence[bytes], params: VerifyP
     with context.engine.use(collection, params.task, params.model, context.change) as served:
         served.model.recipe.check_describes()
         check_tasks_enabled(session, [served.task])
-        threshold = make_pair_threshold(served.scores, params.fmr)
         faces = [context.find_faces(photo, aligned=params.aligned, limit=1)[0] for photo in photos]
         sources = [params.source, params.second_source][: len(faces)]
         rows = embed_faces(served, faces, sources)
         pks, others = _read_enrolled(session, served, params) if len(photos) == 1 else ([], rows[1:])
+        threshold = make_pair_threshold(served.scores, params.fmr, faces=len(others))
         distances = served.index.metric.distances(rows[:1], others)[0]
         nearest = int(np.argmin(distances))
         distance = float(distances[nearest])

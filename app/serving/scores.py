@@ -30,7 +30,7 @@ class Scores:
     calibration: of this gallery (see `gallery_calibration.measure_gallery`), otherwise the model's own; None: there are
         no similarities, and nothing passes or fails
     calibrated_at_count: the number of faces in the gallery when it was calibrated; 0 if it was not, or if an older
-        version did it, which stored no confidence intervals
+        version did it, which stored no confidence intervals or searched for too few of the next people
     calibrated_at_named_count: of these, the faces with a name, by labels too; None: not known
     calibrated_at_labelled_count: of these, the faces that only labels name
     calibrated_at_change: the collection's last change by then; None: not known
@@ -63,18 +63,19 @@ class Scores:
     ) -> Self:
         """Read what `gallery_calibration.measure_gallery` stored; None means that nothing was measured here."""
         measured = Measurement.from_dict(stored or {})
-        own = measured.calibration
+        own, open_set = measured.calibration, measured.open_set
+        is_outdated = (own and not own.impostors.effective) or (open_set and not open_set.knows_next)
         return cls(
             metric=model.metric,
             calibration=own or model.calibrations.get(task),
             default_fmr=measured.default_fmr,
-            calibrated_at_count=0 if own and not own.impostors.effective else measured.faces,
+            calibrated_at_count=0 if is_outdated else measured.faces,
             calibrated_at_named_count=measured.named_faces,
             calibrated_at_labelled_count=measured.labelled_faces,
             calibrated_at_change=measured.change,
             curve=measured.curve,
             default_fpir=default_fpir,
-            open_set=measured.open_set,
+            open_set=open_set,
             reference=model.calibrations.get(task),
             candidates=measured.candidates,
         )
@@ -94,20 +95,26 @@ class Scores:
         """How person distances are computed here."""
         return self.open_set.rule if self.open_set else DecisionRule()
 
-    def person_threshold(self, fpir: float | None, faces: int) -> PersonThreshold | None:
+    def person_threshold(self, fpir: float | None, faces: int, is_partial: bool = False) -> PersonThreshold | None:
         """Return the threshold on person distances at this false positive identification rate or the default one.
 
-        faces: the size of the gallery. Returns None if neither searches nor pairs were measured.
+        faces: the size of the gallery; is_partial: for a search that looks at fewer faces than the measured ones, and
+            may miss the next person or a distractor: it comes from pairs
+        Returns None if neither searches nor pairs were measured.
         """
-        return self._find_person_threshold(fpir or self.default_fpir, max(1, faces))
+        return self._find_person_threshold(fpir or self.default_fpir, max(1, faces), is_partial)
 
     @cached_property
-    def _find_person_threshold(self) -> Callable[[float, int], PersonThreshold | None]:
+    def _find_person_threshold(self) -> Callable[[float, int, bool], PersonThreshold | None]:
         """Keeps the latest: all searches ask at one rate, and the interval takes longer than a search of the index."""
         pairs = tuple({id(c): c.impostors for c in (self.calibration, self.reference) if c is not None}.values())
         known = self.open_set or OpenSetCalibration(DecisionRule())
         return lru_cache(KEPT_THRESHOLDS)(
-            lambda fpir, faces: known.threshold(fpir, faces, pairs, self._count_nameless(faces))
+            lambda fpir, faces, is_partial: (
+                known.pairs_threshold(fpir, faces, pairs)
+                if is_partial
+                else known.threshold(fpir, faces, pairs, self._count_nameless(faces))
+            )
         )
 
     def _count_nameless(self, faces: int) -> int | None:

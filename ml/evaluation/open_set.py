@@ -14,8 +14,8 @@ from ml.evaluation.identification import Probes, fnir
 from ml.evaluation.intervals import Interval, bootstrap_rate
 from ml.evaluation.protocols import Protocol
 from ml.identification.open_set import OpenSetCalibration
-from ml.identification.person_distance import DecisionRule, find_nearest_people, shortlist
-from ml.identification.searches import FACES_PER_SEARCH, GalleryPeople, search_gallery
+from ml.identification.person_distance import DecisionRule, find_nearest_people
+from ml.identification.searches import GalleryPeople, list_people, search_gallery
 from ml.identification.stranger_searches import StrangerSearches
 from ml.identification.templates import PersonTemplate, template_distances
 from ml.indexes.base import Index
@@ -73,9 +73,8 @@ def _find_people(
     index: Index, people: GalleryPeople, embeddings: Rows, ids: Ids, queries: Rows, rule: DecisionRule
 ) -> tuple[Ids, Floats]:
     """Return (Q,) the nearest named person, -1 if there is none, and (Q,) the person distance."""
-    neighbours = index.search(queries, min(len(ids), FACES_PER_SEARCH))
-    owners = np.where(neighbours.ids >= 0, people.owners[np.searchsorted(ids, np.maximum(neighbours.ids, ids[0]))], -1)
-    near = shortlist(owners, neighbours.distances)
+    nobody = np.full(len(queries), -1)
+    near, _ = list_people(index, people, queries, nobody, nobody)
     known = {
         owner: PersonTemplate.from_rows(embeddings[people.ids[people.faces_of(owner)]])
         for owner in np.unique(near.people[near.people >= 0]).tolist()

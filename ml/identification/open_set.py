@@ -75,11 +75,13 @@ class OpenSetCalibration:
 
     strangers: searches from one or two sources
     optimistic: whether the model has learned from the people of the pairs, so that their distances are too large
+    knows_next: whether the searches went on until they knew the next people, which those of earlier versions did not
     """
 
     rule: DecisionRule
     strangers: tuple[StrangerSearches, ...] = ()
     optimistic: bool = False
+    knows_next: bool = True
 
     def threshold(
         self, fpir: float, faces: int, pairs: tuple[ImpostorDistances, ...] = (), nameless_faces: int | None = None
@@ -93,8 +95,7 @@ class OpenSetCalibration:
         independent chance of a false match, 1 - (1 - fmr)^N, at half the rate; this names fewer strangers than
         requested. Raises WrongShape.
         """
-        if not 0 < fpir < 1:
-            raise WrongShape("fpir", "above 0 and below 1", fpir)
+        _check_rate(fpir)
         min_share = MIN_GALLERY_SHARE if self.rule.margin_weight else 0.0
         comparable = [s for s in self.strangers if faces >= min_share * s.gallery_faces]
         enough = [s for s in comparable if s.is_enough(_rate_at_measured(s, fpir, faces))]
@@ -102,7 +103,7 @@ class OpenSetCalibration:
             nameless = self._find_face_distances(fpir, faces if nameless_faces is None else nameless_faces, pairs)
             thresholds = (self._from_searches(s, fpir, faces, nameless or NOTHING_MATCHES) for s in enough)
             return min(thresholds, key=lambda t: t.person_distance)
-        return self._from_pairs(fpir, faces, pairs)
+        return self.pairs_threshold(fpir, faces, pairs)
 
     def _from_searches(
         self, searches: StrangerSearches, fpir: float, faces: int, nameless: tuple[float, float]
@@ -115,7 +116,12 @@ class OpenSetCalibration:
             True, self.rule, searches.source, searches.people, searches.searches, searches.gallery_faces, 0,
         )  # fmt: skip
 
-    def _from_pairs(self, fpir: float, faces: int, pairs: tuple[ImpostorDistances, ...]) -> PersonThreshold | None:
+    def pairs_threshold(self, fpir: float, faces: int, pairs: tuple[ImpostorDistances, ...]) -> PersonThreshold | None:
+        """Return the threshold from pairs alone, for searches unlike the measured ones; None if there are too few.
+
+        The nearest face alone decides, so that a search that misses faces names nobody more for it. Raises WrongShape.
+        """
+        _check_rate(fpir)
         distances = self._find_face_distances(fpir, faces, pairs)
         if distances is None:
             return None
@@ -150,9 +156,15 @@ class OpenSetCalibration:
         """Restore what `to_dict` returned, through JSON or not. Raises Corrupt."""
         try:
             strangers = tuple(StrangerSearches.from_dict(s) for s in kept["strangers"])
-            return cls(DecisionRule.from_dict(kept["rule"]), strangers, bool(kept["optimistic"]))
+            rule, knows_next = DecisionRule.from_dict(kept["rule"]), bool(kept.get("knows_next", False))
+            return cls(rule, strangers, bool(kept["optimistic"]), knows_next)
         except (KeyError, TypeError, ValueError) as error:
             raise Corrupt(f"this is not an open-set calibration: {error}") from error
+
+
+def _check_rate(fpir: float) -> None:
+    if not 0 < fpir < 1:
+        raise WrongShape("fpir", "above 0 and below 1", fpir)
 
 
 def possible_fpir(fpir: float) -> float:

@@ -12,7 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.distances import Distance
-from ml.identification.person_distance import DecisionRule, find_nearest_people, shortlist
+from ml.identification.person_distance import (
+    SHORTLIST_PEOPLE,
+    DecisionRule,
+    Shortlist,
+    find_nearest_people,
+    shortlist,
+)
 from ml.identification.templates import BYTES_PER_DIM, PersonTemplate, template_distances
 from ml.indexes.base import Neighbours
 from ml.types import Ids, Rows
@@ -20,10 +26,11 @@ from ml.types import Ids, Rows
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
-FACES_PER_SEARCH = 48
+FACES_PER_SEARCH, MAX_FACES_PER_SEARCH = 48, 65_536
+"""A search looks at so many faces first, and at four times as many again until its shortlist is full."""
 MAX_OWN_FACES = 200
 """People with more faces are not searched for, because their own faces would fill the list of neighbours."""
-MAX_BATCH_SEARCHES, BATCH_NUMBERS = 256, 1 << 21
+MAX_BATCH_SEARCHES, BATCH_NUMBERS, BATCH_NEIGHBOURS = 256, 1 << 21, 1 << 20
 MAX_TEMPLATE_BYTES = 64 * 2**20
 
 
@@ -173,21 +180,56 @@ def _search_batch(
     index: SearchableIndex, people: GalleryPeople, templates: "TemplateCache", faces: Ids, rule: DecisionRule
 ) -> tuple[Floats, Floats, Ids]:
     rows, own = index.rows(people.ids[faces]), people.owners[faces]
-    k = min(len(people.ids), FACES_PER_SEARCH + int(people.face_counts[own].max()))
-    neighbours = index.search(rows, k)
-    at = np.minimum(np.searchsorted(people.ids, neighbours.ids), len(people.ids) - 1)
-    known = (neighbours.ids >= 0) & (people.ids[at] == neighbours.ids)
-    owners = np.where(known, people.owners[at], -1)
-    others = np.where(owners == own[:, None], -1, owners)
-    without_self = np.where(neighbours.ids == people.ids[faces][:, None], -1, owners)
-    without_person = shortlist(others, neighbours.distances)
-    without_probe = shortlist(without_self, neighbours.distances)
+    without_person, without_probe = list_people(index, people, rows, own, people.ids[faces])
     template = templates.distances(rows, np.concatenate([without_person.people, without_probe.people], axis=1), own)
     width = without_person.people.shape[1]
     stranger, nearest = find_nearest_people(without_person, template[:, :width], people.is_rival, rule)
     stranger = np.where(people.is_named[nearest], stranger, np.inf)
     mate, nearest_with_own = find_nearest_people(without_probe, template[:, width:], people.is_rival, rule)
     return stranger, np.where(nearest_with_own == own, mate, np.inf), nearest
+
+
+def list_people(
+    index: SearchableIndex, people: GalleryPeople, rows: Rows, own: Ids, probes: Ids
+) -> tuple[Shortlist, Shortlist]:
+    """Find the nearest people of (Q, d) rows, as a search of the service does: it goes on until its shortlist is full.
+
+    Where the nearest faces are all of one person, a search that stops there knows no next person.
+
+    own: (Q,) the person of each row, -1 if it is nobody's; probes: (Q,) the id of its face, -1 if it has none
+    Returns the shortlists without the own person, and without the probe alone.
+    """
+    without_person, without_probe = _empty_shortlist(len(rows)), _empty_shortlist(len(rows))
+    limit = min(len(people.ids), MAX_FACES_PER_SEARCH)
+    own_faces = int(people.face_counts[own[own >= 0]].max(initial=0))
+    k, missing = min(limit, FACES_PER_SEARCH + own_faces), np.arange(len(rows))
+    while len(missing):
+        size = max(1, BATCH_NEIGHBOURS // k)
+        has_more = np.zeros(len(rows), np.bool_)
+        for batch in (missing[start : start + size] for start in range(0, len(missing), size)):
+            neighbours = index.search(rows[batch], k)
+            owners = _find_owners(people, neighbours.ids)
+            others = np.where(owners == own[batch, None], -1, owners)
+            without_self = np.where(neighbours.ids == probes[batch, None], -1, owners)
+            for known, kept in ((without_person, others), (without_probe, without_self)):
+                near = shortlist(kept, neighbours.distances)
+                known.people[batch], known.nearest[batch] = near.people, near.nearest
+            has_more[batch] = neighbours.ids[:, -1] >= 0
+        if k == limit:
+            break
+        k, missing = min(limit, 4 * k), np.flatnonzero(has_more & (without_person.people[:, -1] < 0))
+    return without_person, without_probe
+
+
+def _empty_shortlist(searches: int) -> Shortlist:
+    shape = (searches, SHORTLIST_PEOPLE)
+    return Shortlist(np.full(shape, -1, np.int64), np.full(shape, np.inf))
+
+
+def _find_owners(people: GalleryPeople, ids: Ids) -> Ids:
+    """Return the owners of (Q, k) faces, -1 where there is none."""
+    at = np.minimum(np.searchsorted(people.ids, ids), len(people.ids) - 1)
+    return np.where((ids >= 0) & (people.ids[at] == ids), people.owners[at], -1)
 
 
 class TemplateCache:

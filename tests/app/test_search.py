@@ -23,10 +23,14 @@ from app.db.tables import Collection, Deployment, Face
 from app.galleries.subjects import erase_faces
 from app.resources import Resources
 from app.search import candidates, photo_routes
+from app.search.decision import make_pair_threshold
 from app.serving.deployments import ServedModel
+from app.serving.scores import Scores
 from app.storage.blob_store import Blobs
 from app.storage.model_cache import LBP_MODEL
 from ml import images, synthetic_faces
+from ml.calibration import Calibration
+from ml.distances import EUCLIDEAN
 from ml.identification.open_set import OpenSetCalibration
 from ml.identification.person_distance import DecisionRule
 from ml.identification.searches import GalleryPeople, search_gallery
@@ -337,18 +341,53 @@ def test_a_false_match_rate_needs_a_calibration_and_then_gives_its_threshold(api
     assert by_vector(api, ROWS[0], fmr=1e-6, limit=1).json()["threshold"]["enough"] is False
 
 
-def measured(gallery: GalleryWriter) -> dict[str, Any]:
-    """Measure how strangers score: each person of the gallery searches without their own faces."""
+def measured(gallery: GalleryWriter, further: Rows = ROWS[:0]) -> dict[str, Any]:
+    """Measure how strangers score: each person of the gallery searches without their own faces.
+
+    further: rows of later faces, which make the gallery larger but are not searched among
+    """
     index = FlatIndex(8)
-    index.add(np.array(gallery.pks), np.concatenate([ROWS, ROWS[:5] + 9]).astype(np.float32))
+    pks = np.array(gallery.pks[:65])
+    index.add(pks, np.concatenate([ROWS, ROWS[:5] + 9]).astype(np.float32))
     owners = np.concatenate([np.arange(60) // 3, np.full(5, -1)])
-    people = GalleryPeople.from_rows(np.array(gallery.pks), owners, np.arange(65) >= 60)
+    people = GalleryPeople.from_rows(pks, owners, np.arange(65) >= 60)
     searches = search_gallery(index, people, np.arange(60), DecisionRule())
     several = [searches.stranger + 0.001 * i for i in range(10)]  # as many searches as ten galleries of twenty people
     strangers = StrangerSearches.from_distances(
-        "leave-one-out", np.concatenate(several), np.arange(600).astype(np.int64), 65
+        "leave-one-out", np.concatenate(several), np.arange(600).astype(np.int64), 65 + len(further)
     )
     return OpenSetCalibration(DecisionRule(), (strangers,)).to_dict()
+
+
+CROWD = np.repeat(ROWS[::3], 60, axis=0) + np.random.default_rng(3).normal(0, 0.02, (1200, 8)).astype(np.float32)
+
+
+def test_neither_limit_nor_grouping_changes_who_is_the_next_person(api: Api, gallery: GalleryWriter) -> None:
+    """Each person has more faces than a search looks at first."""
+    gallery.add({MODEL.id: CROWD}, [f"p{i // 60:03}" for i in range(len(CROWD))])
+    calibrate(api, gallery, measured(gallery, CROWD))
+    answers = [
+        by_vector(api, ROWS[7] + np.float32(0.3), group_by=group_by, limit=limit)
+        for group_by in ("subject", "face")
+        for limit in (1, 2, 40)
+    ]
+    assert len({(m[0]["subject"]["id"], m[0]["person_distance"]) for m in map(matches, answers)}) == 1
+    assert len({json.dumps(a.json()["faces"][0]["decision"]) for a in answers}) == 1
+
+
+def test_a_search_of_fewer_cells_than_the_rate_was_measured_in_is_cautious(
+    api: Api, gallery: GalleryWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may miss the next person, whose absence would have strangers named."""
+    calibrate(api, gallery, measured(gallery))
+    monkeypatch.setattr(FlatIndex, "default_m", 4)
+    monkeypatch.setattr(FlatIndex, "cells", 8)
+    full = [by_vector(api, ROWS[7], **effort).json()["threshold"] for effort in ({}, {"m": 4}, {"m": 8})]
+    assert [(t["enough"], t["evidence"]["source"], t["note"]) for t in full] == [(True, "leave-one-out", None)] * 3
+    few = by_vector(api, ROWS[7], m=3).json()["threshold"]
+    assert (few["enough"], few["evidence"]["source"], few["evidence"]["more_people"]) == (False, "pairs", 0)
+    assert "looks at fewer faces" in few["note"]
+    assert few["evidence"]["rule"] == {"template_weight": 0, "margin_weight": 0}
 
 
 def test_the_decision_names_a_person_or_is_unknown(api: Api, gallery: GalleryWriter) -> None:
@@ -859,6 +898,33 @@ def test_a_photo_can_be_verified_against_a_face_or_a_subject(api: Api, faces: Ga
     nearest = verify(api, photo(4, 1), subject="d4").json()
     assert (nearest["face_id"], nearest["distance"] < 1e-3) == (face_id, True)
     assert verify(api, photo(4, 1), subject="d0").json()["distance"] > nearest["distance"]
+
+
+@pytest.mark.parametrize("count", [1, 3, 300])
+def test_a_person_with_many_faces_is_verified_at_the_rate_of_all_of_them(count: int) -> None:
+    """With the nearest of 300 faces, 13 % of strangers passed at a rate of 1 %."""
+    draw = np.random.default_rng(0)
+    scores = Scores(EUCLIDEAN, Calibration.fit(0.6 * draw.chisquare(8, 900) / 8, 16 * draw.chisquare(8, 90_000) / 8))
+    threshold = make_pair_threshold(scores, 0.01, faces=count)
+    nearest = (16 * draw.chisquare(8, (20_000, count)) / 8).min(1)
+    assert 0.004 < (nearest <= threshold.distance).mean() < 0.013
+    assert threshold.description is not None
+    low, rate, high = (threshold.description[name] for name in ("low", "fmr", "high"))
+    assert low is not None
+    assert rate is not None
+    assert high is not None
+    assert low < rate <= 0.01 < high
+
+
+def test_a_verification_counts_the_faces_of_the_person(api: Api, faces: GalleryWriter) -> None:
+    face_id = matches(by_photo(api, photo(4, 1), limit=1))[0]["face_id"]
+    draw = np.random.default_rng(0)
+    faces.calibrate(LBP_MODEL, draw.chisquare(8, 900) / 80, 16 * draw.chisquare(8, 90_000) / 8)
+    until(lambda: verify(api, photo(4, 1), face_id=face_id).json()["calibrated"])
+    of_face = verify(api, photo(4, 1), face_id=face_id, fmr=0.01).json()["threshold"]
+    of_person = verify(api, photo(4, 1), subject="d4", fmr=0.01).json()["threshold"]
+    assert of_person["distance"] < of_face["distance"]
+    assert of_person["fmr"] == pytest.approx(of_face["fmr"], rel=0.1)
 
 
 def test_a_photo_is_not_verified_as_a_person_whom_a_label_rules_out(api: Api, faces: GalleryWriter) -> None:

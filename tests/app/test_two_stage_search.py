@@ -12,7 +12,7 @@ from app.db.tables import Deployment
 from app.deployments.schemas import DeploymentOut
 from app.errors import Busy
 from app.resources import Resources
-from app.search.candidates import _choose_effort
+from app.search.criteria import choose_effort
 from app.search.params import SearchParams
 from app.serving import gallery_calibration, index_builder
 from app.serving.deployments import SearchEffort, ServedModel
@@ -86,7 +86,7 @@ def is_current(engine: Engine, gallery: GalleryWriter) -> bool:
 
 
 def choose(served: ServedModel, params: dict[str, float]) -> SearchEffort:
-    return _choose_effort(served, SearchParams.model_validate(params))
+    return choose_effort(served, SearchParams.model_validate(params))
 
 
 def test_its_snapshot_is_loaded_and_a_shortened_one_is_built_again(gallery: GalleryWriter) -> None:

@@ -116,6 +116,27 @@ def test_searches_leave_out_the_person_or_the_face(rule: DecisionRule) -> None:
         assert searches.mate[position] == pytest.approx(brute_force(rows, owners, position, rule, own=True), rel=1e-4)
 
 
+def test_a_search_goes_on_until_it_knows_the_next_people() -> None:
+    """The nearest faces are all of one person, and their number is far beyond what a search looks at first."""
+    rows, owners = crowd(14, 130, spread=0.2)
+    index, people = gallery(rows, owners)
+    probes = np.arange(5, len(rows), 61)
+    searches = search_gallery(index, people, probes, DecisionRule())
+    for position, stranger, mate in zip(probes.tolist(), searches.stranger, searches.mate, strict=True):
+        assert stranger == pytest.approx(brute_force(rows, owners, position, DecisionRule(), own=False), rel=1e-4)
+        assert mate == pytest.approx(brute_force(rows, owners, position, DecisionRule(), own=True), rel=1e-4)
+
+
+def test_a_search_of_few_people_ends() -> None:
+    rows, owners = crowd(2, 300, spread=0.2)
+    index, people = gallery(rows, owners)
+    searches = search_gallery(index, people, np.array([0, 400]), DecisionRule())
+    expected = [brute_force(rows, owners, position, NEAREST_FACE, own=True) for position in (0, 400)]
+    assert np.isfinite(expected).all()
+    assert np.isfinite(searches.stranger).all()
+    assert np.isfinite(searches.mate).all()
+
+
 def test_inner_products_of_unit_rows_are_scored_as_their_distances_are() -> None:
     rows, owners = crowd(30, 4)
     queries = crowd(30, 1, seed=5)[0]
@@ -158,6 +179,18 @@ def strangers_named(rows: Rows, owners: Ids, strangers: Rows, rule: DecisionRule
     means = np.stack([rows[owners == person].mean(0) for person in people])
     base = rule.base_distances(nearest, EUCLIDEAN.distances(strangers, means).astype(float))
     return rule.person_distances(base, np.ones(base.shape, np.bool_)).min(1)
+
+
+def test_a_search_that_may_miss_the_next_person_decides_by_the_nearest_face() -> None:
+    rows, owners = crowd(400, 3)
+    calibration = calibrated(rows, owners, DecisionRule())[0]
+    pairs = (ImpostorDistances.of(sample_impostors(rows, owners, 50_000, 0)),)
+    threshold = calibration.pairs_threshold(0.01, len(rows), pairs)
+    assert threshold is not None
+    assert (threshold.enough, threshold.source, threshold.rule) == (False, "pairs", NEAREST_FACE)
+    assert calibration.pairs_threshold(0.01, len(rows), ()) is None
+    with pytest.raises(WrongShape, match="fpir"):
+        calibration.pairs_threshold(0, len(rows), pairs)
 
 
 @pytest.mark.parametrize("rule", [NEAREST_FACE, DecisionRule()])
