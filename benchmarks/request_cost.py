@@ -30,7 +30,7 @@ from app.access.keys import create_key
 from app.config import Settings
 from app.db.session import writing
 from app.deps.server.configuration import configure_server
-from app.garbage import collect_rarely
+from app.imports import collect_rarely
 from app.main import create_app
 from app.resources import open_resources
 from benchmarks.limit_server import build_index

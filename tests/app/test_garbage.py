@@ -10,7 +10,7 @@ import pytest
 
 from app.cli.server.api_process import ApiProcess
 from app.config import Settings
-from app.garbage import NEW_OBJECTS, garbage_collection_off
+from app.imports import NEW_OBJECTS, garbage_collection_off
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "migrations": {"app"},
 }
 FLOORS = [
-    {"allocator", "config", "errors", "garbage", "imports", "startup", "threads"},
+    {"allocator", "config", "errors", "imports", "startup", "threads"},
     {"db", "storage"},
     {"queue"},
     {"resources"},

@@ -15,8 +15,8 @@ from app.db.session import close_database, open_database, reading
 from app.deps.server.configuration import configure_server
 from app.deps.server.draining import DrainingServer
 from app.errors import AppError
-from app.garbage import collect_rarely
 from app.health.service import list_unready_reasons
+from app.imports import collect_rarely
 from app.main import create_app
 from app.serving.engine import Engine
 from app.startup import CannotStart
