@@ -1,6 +1,5 @@
 """A follower notices that a server has taken over which lacks the last changes, and gives their numbers again."""
 
-import threading
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from app.resources import Resources
 from app.serving import follower
 from app.serving.engine import Engine, open_engine
 from tests.app.test_paused_follower import wait_for
+from tests.paused_follower import pause_follower
 from tests.rows import GalleryWriter, make_model
 
 MODEL = make_model("m-one")
@@ -55,20 +55,6 @@ def engine(resources: Resources) -> Any:
         yield opened
 
 
-def pause(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Have the follower wait before its next step until the event is set."""
-    stopped, go_on, step = threading.Event(), threading.Event(), engine.follower.step
-
-    def wait_and_step() -> None:
-        stopped.set()
-        go_on.wait()
-        step()
-
-    monkeypatch.setattr(engine.follower, "step", wait_and_step)
-    assert stopped.wait(60), "its last step did not end in time"
-    return go_on
-
-
 @pytest.mark.parametrize("new_faces", [0, 3, 5, 7])
 def test_what_a_server_has_lost_is_not_served(
     resources: Resources, engine: Engine, monkeypatch: pytest.MonkeyPatch, new_faces: int
@@ -79,7 +65,7 @@ def test_what_a_server_has_lost_is_not_served(
     last_pk = gallery.pks[-1]
     gallery.add(draw_rows(5), ["cy"] * 5)
     wait_for(lambda: len(read_names(engine)) == 25)
-    go_on = pause(engine, monkeypatch)
+    go_on = pause_follower(engine, monkeypatch)
 
     lose_changes_since(resources, 1, last_pk)
     with writing(resources.database) as session:

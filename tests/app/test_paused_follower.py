@@ -1,7 +1,6 @@
 """A follower that was paused while a collection changed catches up, beside one that was not."""
 
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -10,6 +9,7 @@ import pytest
 
 from app.resources import Resources
 from app.serving.engine import Engine, open_engine
+from tests.paused_follower import pause_follower
 from tests.rows import GalleryWriter, make_model
 
 CHANGES = int(os.environ.get("PAUSED_CHANGES", 200))
@@ -44,15 +44,7 @@ def test_a_paused_follower_catches_up(
         return read_served(engine) == (set(expected), expected)
 
     wait_for(lambda: agrees(first) and agrees(paused))
-    stopped, go_on, step = threading.Event(), threading.Event(), paused.follower.step
-
-    def wait_and_step() -> None:
-        stopped.set()
-        go_on.wait()
-        step()
-
-    monkeypatch.setattr(paused.follower, "step", wait_and_step)
-    assert stopped.wait(60), "its last step did not end in time"
+    go_on = pause_follower(paused, monkeypatch)
     before = read_served(paused)
     for change in range(CHANGES):
         if change % 3 == 2:
