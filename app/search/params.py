@@ -74,14 +74,16 @@ class SearchParams(BaseModel):
         None,
         ge=1,
         le=MAX_INTEGER,
-        description="the number of cells to probe; with all cells, the search is exact",
+        description="the number of cells to probe; with all cells, the search is exact. With fewer than by default the "
+        "next person may be missed, so the decision is a cautious one, from pairs",
         examples=[8],
     )
     candidates: int | None = Field(
         None,
         ge=1,
         le=MAX_RANKED_CANDIDATES,
-        description="of an index with two stages: how many faces the second stage ranks, at least twice the matches",
+        description="of an index with two stages: how many faces the second stage ranks, at least twice the matches. "
+        "As with `m`, with fewer than by default the decision is a cautious one",
         examples=[100],
     )
     target_recall: Finite | None = Field(
@@ -207,7 +209,8 @@ class VerifyParams(BaseModel):
         None,
         gt=0,
         lt=1,
-        description="the false-match rate to decide at; without it, the default rate",
+        description="the false-match rate to decide at; without it, the default rate. With `subject`, it is that of "
+        "all of the person's faces together",
         examples=[0.001],
     )
     source: QuerySource | None = Field(None, description="what the first photo comes from")
