@@ -74,6 +74,10 @@ class BackgroundTasks:
         result: Result = future.result()
         return result
 
+    def discard(self, key: Hashable) -> None:
+        """Forget a task that is under way, whose result is of no use any more. The next one may begin beside it."""
+        self._under_way.pop(key, None)
+
     def tidy(self) -> None:
         """After a step: drop finished tasks whose result no caller waits for, and log their errors."""
         for key, future in list(self._under_way.items()):

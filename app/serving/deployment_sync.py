@@ -17,10 +17,12 @@ from app.resources import Resources
 from app.serving.background_tasks import BackgroundTasks, start_thread
 from app.serving.calibration_schedule import CalibrationSchedule, is_importing_vectors
 from app.serving.compensation.schedule import RenewalSchedule
+from app.serving.compensation.store import read_compensation
 from app.serving.deployment_rows import DeploymentRow
 from app.serving.deployments import RecentlyRequested, Registry, ServedDeployment, drop_indexes_of
+from app.serving.faces.face_table import FaceTable
 from app.serving.faces.face_table_loader import CollectionKey, FaceTables
-from app.serving.faces.lost_faces import take_out_lost
+from app.serving.faces.lost_faces import hash_contents, take_out_lost
 from app.serving.index_builder import COLLECTION, TASK, IndexKey
 from app.serving.index_loader import IndexLoader
 from app.serving.index_snapshots import SnapshotStore
@@ -94,16 +96,27 @@ class DeploymentSync:
                     self.tasks.start(("save", index), partial(self.save, index))
 
     def take_out_lost(self, session: Session, row: DeploymentRow) -> None:
-        """Take out what the database does not hold any more, and read names and labels again: see `lost_faces`."""
+        """Take out what the database does not hold any more, and read names and labels again: see `lost_faces`.
+
+        What is being loaded begins anew, since it may have been read before.
+        """
+        keys = [row.index_key(model_id) for model_id in row.pointers.values() if model_id]
+        for key in keys:
+            self.tasks.discard(("load", key))
+            self.tasks.discard(("build", key))
         served = self.registry.get(row.key)
         if served is None or served.collection_created_at != row.collection_created_at:
+            self.face_tables.forget(row.collection_key)
             return
         stored = self.face_tables.load_again(session, row.collection_key)
         lost_counts = [take_out_lost(index, served.faces, stored) for index in served.indexes.values()]
+        for index in served.indexes.values():
+            stored_compensation = read_compensation(session, *row.key, index.key.model_id)
+            index.is_stale |= stored_compensation.is_another_of_this_version(index.compensation)
         if any(lost_counts):
             log.warning("index.lost_faces collection=%s task=%s", *row.key)
-            for model_id in filter(None, row.pointers.values()):
-                self.snapshots.delete(row.index_key(model_id))
+            for key in keys:
+                self.snapshots.delete(key)
         self.label_updates.forget(row.key)
         constraints = self.label_updates.update(session, ServedConstraints(), row)
         self.registry.put(replace(served, faces=stored, constraints=constraints))
@@ -127,7 +140,9 @@ class DeploymentSync:
             if index.saved_change == index.state.change or index.state.vectors < MIN_SAVED_VECTORS:
                 return
             if self.loader.update(index, compare=True):
-                self.snapshots.save(index.key, index.index, index.state.change)
+                collection = CollectionKey(index.key.collection, index.key.collection_created_at)
+                contents = hash_contents(index, self.face_tables.read_newest(collection))
+                self.snapshots.save(index.key, index.index, index.state.change, contents)
                 index.saved_change = index.state.change
             else:
                 index.is_stale = True
@@ -152,17 +167,17 @@ class DeploymentSync:
         """
         with snapshot(self.resources.database) as session:
             if session.scalar(LATER_FACE_QUERY, {"collection": key.collection}) is None:
-                self.face_tables.load(session, CollectionKey(key.collection, key.collection_created_at))
-                return self.loader.load(session, key)
-        faces = start_thread(partial(self._load_faces, key), "face-table")
+                faces = self.face_tables.load(session, CollectionKey(key.collection, key.collection_created_at))
+                return self.loader.load(session, key, lambda: faces)
+        reading = start_thread(partial(self._load_faces, key), "face-table")
         with snapshot(self.resources.database) as session:
-            loaded = self.loader.load(session, key, on_all_cores=not self.registry.all())
-        faces.result()
+            loaded = self.loader.load(session, key, reading.result, on_all_cores=not self.registry.all())
+        reading.result()
         return loaded
 
-    def _load_faces(self, key: IndexKey) -> None:
+    def _load_faces(self, key: IndexKey) -> FaceTable:
         with snapshot(self.resources.database) as session:
-            self.face_tables.load(session, CollectionKey(key.collection, key.collection_created_at))
+            return self.face_tables.load(session, CollectionKey(key.collection, key.collection_created_at))
 
     def _swap_champion(self, session: Session, served: ServedDeployment | None, row: DeploymentRow) -> None:
         """Swap in the champion once it is loaded. While it loads, only the old champion stays in memory."""

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -12,6 +13,8 @@ from app.db.session import snapshot
 from app.resources import Resources
 from app.serving import index_builder
 from app.serving.compensation.store import NO_COMPENSATION, Compensation, read_compensation
+from app.serving.faces.face_table import FaceTable
+from app.serving.faces.lost_faces import hash_contents
 from app.serving.index_builder import IndexKey
 from app.serving.index_snapshots import SnapshotStore
 from app.serving.loaded_index import LoadedIndex
@@ -29,19 +32,24 @@ class IndexLoader:
         self.resources, self.snapshots = resources, snapshots
         self._embedding_sizes: dict[tuple[str, str], int] = {}
 
-    def load(self, session: Session, key: IndexKey, *, on_all_cores: bool = False) -> LoadedIndex:
+    def load(
+        self, session: Session, key: IndexKey, read_faces: Callable[[], FaceTable], *, on_all_cores: bool = False
+    ) -> LoadedIndex:
         """Load the snapshot and bring it up to date. If it is missing or disagrees with the rows, build the index anew.
 
+        read_faces: reads or waits for the table of the collection's faces
         on_all_cores: to build a large index, while there are no searches to slow down
         Raises OperationalError, NotFound, ml.Corrupt.
         """
         saved = self.snapshots.load(key, self.resources.settings.index_device)
         if saved is not None:
             compensation = _read_compensation(session, key)
-            loaded = LoadedIndex(key, self.resources.models.get(key.model_id), *saved, compensation)
+            loaded = LoadedIndex(key, self.resources.models.get(key.model_id), saved.index, saved.change, compensation)
             loaded.saved_change = loaded.state.change
-            is_current = compensation.version == key.compensation and self.update(loaded, compare=True)
-            if is_current and not loaded.index.needs_rebuild():
+            is_known = (
+                compensation.version == key.compensation and hash_contents(loaded, read_faces()) == saved.contents
+            )
+            if is_known and self.update(loaded, compare=True) and not loaded.index.needs_rebuild():
                 return loaded
             log.warning("index.snapshot_stale collection=%s task=%s", key.collection, key.task)
         return self.build(session, key, on_all_cores=on_all_cores)

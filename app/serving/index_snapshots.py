@@ -9,7 +9,7 @@ import logging
 import secrets
 import time
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,15 @@ MIN_ORPHAN_AGE_SECONDS = 60.0
 """Another process may still be writing a file that is younger than this."""
 
 
+@dataclass(frozen=True)
+class SavedIndex:
+    """An index as a snapshot has it. contents: which faces it holds, see `hash_contents`; empty if that is not known"""
+
+    index: Index
+    change: int
+    contents: str
+
+
 class SnapshotStore:
     """`<name>.json`, signed with the key of this folder, names `<name>.<nonce>.index`, its hash and its change."""
 
@@ -34,19 +43,19 @@ class SnapshotStore:
         self.folder = folder
         self._signing_key = read_secret(folder / "key")
 
-    def save(self, key: IndexKey, index: Index, change: int) -> None:
+    def save(self, key: IndexKey, index: Index, change: int, contents: str) -> None:
         """Write a snapshot completely or not at all. The index must not change meanwhile."""
         name, previous_file = self._name(key), self._recorded_file(key)
         file = self.folder / f"{name}.{secrets.token_hex(8)}.index"
-        record = _describe_key(key) | {"file": file.name, "change": change, "vectors": len(index)}
+        record = _describe_key(key) | {"file": file.name, "change": change, "contents": contents}
         record["sha256"] = index.save(file)
         with atomic_write(self.folder / f"{name}.json") as written:
             written.write(json.dumps(record | {"mac": self._sign(record)}).encode())
         if previous_file is not None:
             previous_file.unlink(missing_ok=True)
 
-    def load(self, key: IndexKey, device: Device) -> tuple[Index, int] | None:
-        """Return the index and its last change; None if there is no snapshot, or it was altered."""
+    def load(self, key: IndexKey, device: Device) -> SavedIndex | None:
+        """Return the index as it was saved; None if there is no snapshot, or it was altered."""
         path = self.folder / f"{self._name(key)}.json"
         if not path.exists():
             return None
@@ -55,7 +64,8 @@ class SnapshotStore:
             mac = record.pop("mac")
             if not hmac.compare_digest(str(mac), self._sign(record)) or record != record | _describe_key(key):
                 raise Corrupt("its record is not signed by this service")
-            return indexes.load(self.folder / record["file"], record["sha256"], device=device), record["change"]
+            index = indexes.load(self.folder / record["file"], record["sha256"], device=device)
+            return SavedIndex(index, record["change"], record.get("contents", ""))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, Corrupt) as error:
             log.warning("index.snapshot_refused collection=%s task=%s error=%s", key.collection, key.task, error)
             self.delete(key)

@@ -1,5 +1,6 @@
-"""A follower notices that a server has taken over which lacks the last changes, and gives their numbers again."""
+"""A process notices that the database lacks the last changes that it has seen, and gives their numbers again."""
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -7,10 +8,14 @@ import pytest
 from sqlalchemy import delete, select, text, update
 
 from app.db.session import reading, writing
-from app.db.tables import Collection, Embedding, Face, Subject
+from app.db.tables import Collection, Embedding, Face, StoredCompensation, Subject
 from app.resources import Resources
 from app.serving import follower
+from app.serving.compensation.schedule import RenewalSchedule
+from app.serving.deployment_sync import MIN_SAVED_VECTORS
 from app.serving.engine import Engine, open_engine
+from app.serving.index_loader import IndexLoader
+from ml.compensation.correction import SourceCompensation, SourceCorrection
 from tests.app.test_paused_follower import wait_for
 from tests.paused_follower import pause_follower
 from tests.rows import GalleryWriter, make_model
@@ -78,9 +83,99 @@ def test_what_a_server_has_lost_is_not_served(
     if new_faces:
         gallery.add(draw_rows(new_faces), ["dee"] * new_faces)
     expected = dict.fromkeys(gallery.pks[10:20], "bob") | dict.fromkeys(gallery.pks[20:], "dee")
-    with reading(resources.database) as session:
-        stored = {e.face_pk: e.vector for e in session.scalars(select(Embedding))}
+    stored = read_stored(resources)
     monkeypatch.setattr(follower, "read_server_start", lambda _: 2.0)
     go_on.set()
     wait_for(lambda: read_names(engine) == expected, 10)
     wait_for(lambda: read_vectors(engine) == stored, 10)
+
+
+def read_stored(resources: Resources) -> dict[int, bytes]:
+    with reading(resources.database) as session:
+        return {e.face_pk: e.vector for e in session.scalars(select(Embedding).order_by(Embedding.face_pk))}
+
+
+def store_shift(resources: Resources, by: float) -> None:
+    """Store a compensation of version 1 that subtracts this from the embeddings of the source "gate"."""
+    corrections = {"gate": SourceCorrection(np.full(8, by), None, MIN_SAVED_VECTORS, 1.0)}
+    data = SourceCompensation("", np.zeros(8), False, corrections).to_bytes()
+    key = {"collection_id": "staff", "task": "identity", "model_id": MODEL.id}
+    with writing(resources.database) as session:
+        session.merge(StoredCompensation(**key, version=1, data=data))
+
+
+def enrol_and_close(resources: Resources) -> GalleryWriter:
+    """Enrol faces, enough for a snapshot of the index, and end the engine that serves them."""
+    gallery = GalleryWriter(resources).make(MODEL)
+    gallery.add(draw_rows(MIN_SAVED_VECTORS), ["ann"] * MIN_SAVED_VECTORS)
+    gallery.add(draw_rows(5), ["cy"] * 5)
+    with open_engine(resources) as engine:
+        wait_for(lambda: len(read_names(engine)) == len(gallery.pks), 10)
+    assert list(resources.indexes.glob("*.index"))
+    return gallery
+
+
+def test_a_snapshot_of_faces_that_the_database_has_lost_is_not_loaded(resources: Resources) -> None:
+    gallery = enrol_and_close(resources)
+    lose_changes_since(resources, 1, gallery.pks[-6])
+    gallery.pks = gallery.pks[:-5]
+    gallery.add(draw_rows(5), ["dee"] * 5)
+    with open_engine(resources) as engine:
+        wait_for(lambda: read_vectors(engine) == read_stored(resources), 10)
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_another_compensation_of_the_same_version_is_noticed(
+    resources: Resources, monkeypatch: pytest.MonkeyPatch, is_running: bool
+) -> None:
+    monkeypatch.setattr(RenewalSchedule, "renew_if_due", lambda *_: None)
+    monkeypatch.setattr(follower, "read_server_start", lambda _: 1.0)
+    gallery = GalleryWriter(resources).make(MODEL)
+    gallery.add(draw_rows(MIN_SAVED_VECTORS), [None] * MIN_SAVED_VECTORS)
+    with writing(resources.database) as session:
+        session.execute(update(Face).values(source="gate"))
+    rows = np.array([np.frombuffer(row, "<f4") for row in read_stored(resources).values()])
+
+    def is_shifted(engine: Engine, by: float) -> bool:
+        found = [np.frombuffer(row, np.float32) for row in read_vectors(engine).values()]
+        return len(found) == len(rows) and np.allclose(found, rows - by, atol=1e-5)
+
+    store_shift(resources, 1.0)
+    with open_engine(resources) as engine:
+        wait_for(lambda: is_shifted(engine, 1.0), 10)
+        if is_running:
+            store_shift(resources, 2.0)
+            monkeypatch.setattr(follower, "read_server_start", lambda _: 2.0)
+            engine.resources.notifier.notify("changes")
+            wait_for(lambda: is_shifted(engine, 2.0), 10)
+    store_shift(resources, 3.0)
+    with open_engine(resources) as engine:
+        wait_for(lambda: is_shifted(engine, 3.0), 10)
+
+
+def test_an_index_that_was_being_loaded_when_changes_were_lost_is_not_served(
+    resources: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower, "read_server_start", lambda _: 1.0)
+    gallery = GalleryWriter(resources).make(MODEL)
+    gallery.add(draw_rows(20), ["ann"] * 20)
+    gallery.add(draw_rows(5), ["cy"] * 5)
+    read, go_on, load = threading.Event(), threading.Event(), IndexLoader.load
+
+    def load_slowly(*args: Any, **options: Any) -> Any:
+        loaded = load(*args, **options)
+        read.set()
+        assert go_on.wait(10)
+        return loaded
+
+    monkeypatch.setattr(IndexLoader, "load", load_slowly)
+    with open_engine(resources) as engine:
+        assert read.wait(10)
+        lose_changes_since(resources, 1, gallery.pks[-6])
+        gallery.pks = gallery.pks[:-5]
+        gallery.add(draw_rows(5), ["dee"] * 5)
+        monkeypatch.setattr(follower, "read_server_start", lambda _: 2.0)
+        engine.follower.step()
+        go_on.set()
+        wait_for(lambda: read_vectors(engine) == read_stored(resources), 10)
+        assert set(read_names(engine).values()) == {"ann", "dee"}

@@ -97,8 +97,8 @@ def test_its_snapshot_is_loaded_and_a_shortened_one_is_built_again(gallery: Gall
     snapshots = SnapshotStore(resources.indexes)
     loaded = snapshots.load(key, "cpu")
     assert loaded is not None
-    assert isinstance(loaded[0], TwoStageIndex)
-    assert loaded[0].options.rows == "file"
+    assert isinstance(loaded.index, TwoStageIndex)
+    assert loaded.index.options.rows == "file"
     [file] = resources.indexes.glob("*.index")
     file.write_bytes(file.read_bytes()[:-100])
     assert snapshots.load(key, "cpu") is None

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from sqlalchemy import select
@@ -10,20 +11,30 @@ from sqlalchemy.orm import Session
 from app.db.field_types import GUESS
 from app.db.tables import StoredCompensation
 from ml.compensation import NO_SOURCE, SourceCompensation
+from ml.files import hash_bytes
 from ml.types import Rows
 
 
 @dataclass(frozen=True, eq=False)
 class Compensation:
-    """One version of the source compensation of a model in a deployment. version 0: nothing is corrected"""
+    """One version of the source compensation of a model in a deployment. version 0: nothing is corrected
+
+    sha256: of its row, which tells it from another of this version, in a database that was set back; empty if there is
+        none
+    """
 
     version: int = 0
     corrections: SourceCompensation | None = None
+    sha256: str = ""
 
     @property
     def has_corrections(self) -> bool:
         """Whether any source is corrected."""
         return bool(self.corrections and self.corrections.corrections)
+
+    def is_another_of_this_version(self, other: Self) -> bool:
+        """Whether the version is the same, and the corrections are not."""
+        return self.version == other.version and self.sha256 != other.sha256
 
     def corrects(self, *sources: str | None) -> bool:
         """Whether the embeddings of one of these sources are corrected, or may be if the source is guessed."""
@@ -51,7 +62,8 @@ def read_compensation(session: Session, collection: str, task: str, model_id: st
     stored = session.get(StoredCompensation, (collection, task, model_id), populate_existing=True)
     if stored is None or not stored.version:
         return NO_COMPENSATION
-    return Compensation(stored.version, SourceCompensation.from_bytes(stored.data) if stored.data else None)
+    corrections = SourceCompensation.from_bytes(stored.data) if stored.data else None
+    return Compensation(stored.version, corrections, hash_bytes(stored.data))
 
 
 def read_versions(session: Session) -> dict[tuple[str, str], dict[str, int]]:

@@ -42,13 +42,18 @@ class FaceTables:
     def load(self, session: Session, key: CollectionKey) -> FaceTable:
         """Return the table of a collection, which takes seconds for a million faces the first time."""
         if key not in self._tables:
-            self._tables[key] = load_table(session, key)
+            self._tables.setdefault(key, load_table(session, key))
         return self._tables[key]
 
     def load_again(self, session: Session, key: CollectionKey) -> FaceTable:
         """Return the table of a collection as it is stored, whatever is known of it."""
         self._tables[key] = load_table(session, key)
         return self._tables[key]
+
+    def read_newest(self, key: CollectionKey) -> FaceTable:
+        """Return the table of a collection as of its last change, for a thread that is not the follower's."""
+        with snapshot(self.resources.database) as session:
+            return update_table(session, key, self._tables.get(key) or load_table(session, key))
 
     def bring_to(self, key: CollectionKey, change: int) -> FaceTable:
         """Return the table of a collection as of this change or a later one. Without a change, it has no faces."""
@@ -60,6 +65,10 @@ class FaceTables:
                 table = update_table(session, key, self.load(session, key))
         self._tables[key] = table
         return table
+
+    def forget(self, key: CollectionKey) -> None:
+        """Forget a collection, whose table is read anew when it is next needed."""
+        self._tables.pop(key, None)
 
     def drop_all_but(self, known: set[CollectionKey]) -> None:
         """Forget the other collections."""

@@ -1,14 +1,17 @@
-"""Find out what a server of PostgreSQL has lost, and take it out of what this process serves.
+"""Find out what a database has lost, and take it out of what this process serves or has saved.
 
-A standby that takes over may lack the last changes. Their numbers, and the pks of their faces, are then given again, so
-neither tells that what this process holds is another history.
+A standby of PostgreSQL that takes over may lack the last changes, and so does a database that was set back to a backup.
+Their numbers, and the pks of their faces, are then given again, so neither tells that what this process holds is
+another history.
 """
 
+import numpy as np
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from app.serving.faces.face_table import FaceTable
 from app.serving.loaded_index import LoadedIndex
+from ml.files import hash_bytes
 
 SERVER_START_QUERY = text("select cast(extract(epoch from pg_postmaster_start_time()) as double precision)")
 
@@ -18,6 +21,12 @@ def read_server_start(session: Session) -> float:
     if session.get_bind().dialect.name == "sqlite":
         return 0.0
     return float(session.execute(SERVER_START_QUERY).scalar_one())
+
+
+def hash_contents(index: LoadedIndex, faces: FaceTable) -> str:
+    """Return the SHA-256 of which faces an index holds, by their ids, and of the compensation of its rows."""
+    pks = np.sort(index.index.ids())
+    return hash_bytes(pks.tobytes() + faces.read_face_ids(pks).tobytes() + index.compensation.sha256.encode())
 
 
 def take_out_lost(index: LoadedIndex, known: FaceTable, stored: FaceTable) -> int:
