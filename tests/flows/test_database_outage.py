@@ -1,7 +1,9 @@
 """A PostgreSQL server that is stopped and started again while clients watch a job."""
 
 import json
+import os
 import shutil
+import signal
 import tempfile
 import time
 import warnings
@@ -11,17 +13,19 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import select, text
 from sqlalchemy.exc import OperationalError
 
 from app.config import Settings
 from app.db.migrate import upgrade_database
-from app.db.session import writing
+from app.db.session import reading, writing
 from app.db.tables import Collection, Face, Job, now
 from app.errors import Busy
 from app.galleries.subjects import erase_faces
 from app.jobs import events
 from app.queue.jobs import enqueue
 from app.queue.messages import ImportArchive
+from tests.databases import administer, execute
 from tests.rows import GalleryWriter, make_model, people
 from tests.service import Service, run_service
 
@@ -111,6 +115,61 @@ def test_searches_by_vector_go_on_during_an_outage_of_the_database(service: Serv
         finally:
             database_server.start()
         check_following(gallery, lambda: search(0).text)
+
+
+def lose_last_commit(service: Service, server: Any, gallery: GalleryWriter) -> str:
+    """Add a face, and kill the server's processes before it has written that to its disk. Returns the face's id."""
+    database = gallery.resources.database
+    for statement in ("synchronous_commit = off", "wal_writer_delay = '10s'"):
+        with administer(server.get_uri()) as administration:
+            execute(administration, f"alter system set {statement}")
+            execute(administration, "select pg_reload_conf()")
+    deadline = time.monotonic() + MAX_SECONDS
+    while True:
+        with administer(server.get_uri()) as administration:
+            execute(administration, "checkpoint")
+        face_id = add_one_face(gallery)
+        service.wait_for_indexes()
+        with database.connect() as connection:
+            os.kill(connection.scalar(text("select pg_backend_pid()")) or 0, signal.SIGKILL)
+            connection.invalidate()
+        if face_id not in list_faces(gallery):
+            return face_id
+        assert time.monotonic() < deadline, "no commit was lost"
+
+
+def list_faces(gallery: GalleryWriter) -> list[str]:
+    """Return the ids of all faces once the database is back."""
+    deadline = time.monotonic() + MAX_SECONDS
+    while True:
+        try:
+            with reading(gallery.resources.database) as session:
+                return list(session.scalars(select(Face.face_id)))
+        except (Busy, OperationalError):
+            assert time.monotonic() < deadline
+
+
+def test_who_refuses_consent_after_a_crash_that_lost_a_commit_is_not_found(
+    service: Service, database_server: Any
+) -> None:
+    rows, names = people(20, 3)
+    gallery = GalleryWriter(service.resources).make(MODEL)
+    gallery.add({MODEL.id: rows}, names)
+    service.wait_for_indexes()
+    lost = lose_last_commit(service, database_server, gallery)
+    refused = {"consent": False}
+
+    def refuse() -> bool:
+        return service.client.patch(f"/v1/collections/staff/subjects/{names[0]}", json=refused).is_success
+
+    wait_until(refuse, "the service did not recover")
+    path = "/v1/collections/staff/search:by-embedding"
+
+    def is_found() -> bool:
+        answer = service.client.post(path, json={"vector": rows[0].tolist()})
+        return not answer.is_success or names[0] in answer.text or lost in answer.text
+
+    wait_until(lambda: not is_found(), "who has refused is found, or a face that was lost")
 
 
 def check_following(gallery: GalleryWriter, search: Callable[[], str]) -> None:

@@ -13,11 +13,18 @@ from app.serving.faces.face_table import FaceTable
 from app.serving.loaded_index import LoadedIndex
 from ml.files import hash_bytes
 
-SERVER_START_QUERY = text("select cast(extract(epoch from pg_postmaster_start_time()) as double precision)")
+SERVER_START_QUERY = text(
+    "select cast(extract(epoch from greatest(pg_postmaster_start_time(),"
+    " (select stats_reset from pg_stat_archiver))) as double precision)"
+)
+"""A server that begins anew after the crash of one of its processes goes on as the same, but resets its statistics."""
 
 
 def read_server_start(session: Session) -> float:
-    """Return when the server of the database was started, which tells it from one that takes over; 0 on SQLite."""
+    """Return when the server of the database was started, or began anew after a crash; 0 on SQLite.
+
+    It tells the server from one that takes over, and from itself without the last commits.
+    """
     if session.get_bind().dialect.name == "sqlite":
         return 0.0
     return float(session.execute(SERVER_START_QUERY).scalar_one())
