@@ -71,7 +71,7 @@ class PeopleSample:
         return chosen
 
     def calibrate(self, chosen: Mask, seed: int) -> ImpostorDistances:
-        """Calibrate with as many faces and pairs of these people as `app.serving.gallery_calibration` uses."""
+        """Calibrate with as many faces and pairs of these people as `gallery_calibration` uses."""
         faces = np.flatnonzero(chosen[self.people])
         dim = self.rows.shape[1]
         faces = np.random.default_rng(seed).permutation(faces)[: max(100, SAMPLE_BYTES // (4 * dim))]

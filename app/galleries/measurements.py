@@ -13,7 +13,7 @@ DEFAULT_FMR = 0.001
 
 @dataclass(frozen=True)
 class Measurement:
-    """An entry of `Deployment.measurements`: see `app.serving.gallery_calibration.measure_gallery`.
+    """An entry of `Deployment.measurements`: see `app.serving.calibration.gallery_calibration.measure_gallery`.
 
     change, named_faces: None if an earlier version measured it; labelled_faces: named by labels alone
     """

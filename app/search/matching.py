@@ -130,12 +130,12 @@ def _compute_person_distances(
         named = dict.fromkeys([person for shortlist in shortlists for person in shortlist if not person % 2])
         templates = read_templates(session, criteria.first, list(named), excluded)
     to_templates = _compute_template_distances(criteria.first, queries, list(map(list, shortlists)), templates)
-    crowds = criteria.first.deployment.constraints.crowds
+    crowds, hubs = criteria.first.deployment.constraints.crowds, criteria.first.deployment.hubs
     computed = []
     for shortlist in shortlists:
         nearest = list(shortlist.values())
         template = [next(to_templates) if person in templates else distance for person, distance in shortlist.items()]
-        are_rivals = [not person % 2 or person in distractors for person in shortlist]
+        are_rivals = [(not person % 2 or person in distractors) and person not in hubs for person in shortlist]
         may_lead = [person not in crowds for person in shortlist]
         person_distances = rule.compute_person_distances(nearest, template, are_rivals, may_lead)
         computed.append(dict(zip(shortlist, person_distances, strict=True)))
@@ -199,7 +199,7 @@ def _rank_groups(
     candidates, threshold, corrections = search.candidates, search.threshold, of_query.corrections
     distances, owners, distractors = candidates.distances, candidates.owners, candidates.faces.distractors
     similarity, probability = search.scores
-    constraints = search.criteria.first.deployment.constraints
+    constraints, hubs = search.criteria.first.deployment.constraints, search.criteria.first.deployment.hubs
     ranked = []
     for person, offsets in groups:
         nearest = offsets[0]
@@ -207,7 +207,7 @@ def _rank_groups(
         is_named = not owners[nearest] % 2 or name_person(constraints, person) is not None
         if person == corrections.confirmed:
             passes: bool | None = True
-        elif person in corrections.rejected:
+        elif person in corrections.rejected or (threshold.kind == "fpir" and owners[nearest] in hubs):
             passes = False
         else:
             passes = threshold.accepts(distance, similarity[nearest], person_distance, is_named)
@@ -290,7 +290,7 @@ def _decide(
 ) -> FaceDecision:
     """Decide who a face is: by labels if it is enrolled and they say so, else from the nearest people.
 
-    People whom labels reject are passed over. subjects: offset -> the name of the person, of some matches
+    People whom labels reject are passed over, and hubs. subjects: offset -> the name of the person, of some matches
     """
     corrections = of_query.corrections
     if corrections.confirmed is not None:
@@ -299,6 +299,8 @@ def _decide(
             return "match", subject
     if corrections.rejected:
         matches = [match for match in matches if match.person not in corrections.rejected]
+    if hubs := search.criteria.first.deployment.hubs:
+        matches = [match for match in matches if search.candidates.owners[match.offsets[0]] not in hubs]
     if params.group_by == "face":
         matches = sort_matches(matches)
     hidden = _find_hidden_distractor(search, of_query, person_distances) if search.unfiltered is not None else math.inf

@@ -15,7 +15,8 @@ from app.db.tables import DEFAULT_FPIR, Deployment, Face
 from app.errors import AppError
 from app.resources import Resources
 from app.serving.background_tasks import BackgroundTasks, start_thread
-from app.serving.calibration_schedule import CalibrationSchedule, is_importing_vectors
+from app.serving.calibration.hub_check import HubCheck
+from app.serving.calibration.schedule import CalibrationSchedule, is_importing_vectors
 from app.serving.compensation.schedule import RenewalSchedule
 from app.serving.compensation.store import read_compensation
 from app.serving.deployment_rows import DeploymentRow
@@ -64,6 +65,7 @@ class DeploymentSync:
         self.face_tables = FaceTables(resources)
         self.compensation = RenewalSchedule(resources, self.tasks, IDLE_SECONDS)
         self.calibration = CalibrationSchedule(resources.database, self.tasks, IDLE_SECONDS)
+        self.hub_check = HubCheck(resources.database, self.tasks)
         self.label_updates = LabelUpdates()
         self._load_retry_at: dict[IndexKey, float] = {}  # after a failed load, by the monotonic clock
 
@@ -87,6 +89,7 @@ class DeploymentSync:
         if served.champion.key.model_id == row.champion:
             self._preload_models(session, row)
             self.compensation.renew_if_due(served.champion)
+            served = self._check_new_faces(served)
             self.calibration.renew_if_due(session, served)
             for index in served.indexes.values():
                 if index.state.vectors < MIN_SAVED_VECTORS or index.saved_change == index.state.change:
@@ -127,7 +130,13 @@ class DeploymentSync:
         for served in self.registry.all():
             if (served.collection, served.task, served.collection_created_at) not in known:
                 key = served.collection, served.task
-                for part in (self.label_updates, self.calibration, self.compensation, self.recently_requested):
+                for part in (
+                    self.label_updates,
+                    self.calibration,
+                    self.compensation,
+                    self.hub_check,
+                    self.recently_requested,
+                ):
                     part.forget(key)
                 drop_indexes_of(key, self._load_retry_at)
                 self.registry.drop(key)
@@ -218,6 +227,15 @@ class DeploymentSync:
             constraints = self.label_updates.update(session, constraints, row)
         if faces is not served.faces or constraints is not served.constraints:
             served = replace(served, faces=faces, constraints=constraints)
+            self.registry.put(served)
+        return served
+
+    def _check_new_faces(self, served: ServedDeployment) -> ServedDeployment:
+        """Keep searches from naming new people whom strangers would be taken for."""
+        served = self.registry.get((served.collection, served.task)) or served
+        hubs = self.hub_check.find_hubs(served)
+        if hubs != served.hubs:
+            served = replace(served, hubs=hubs)
             self.registry.put(served)
         return served
 

@@ -31,6 +31,7 @@ class ServedDeployment:
     updated_at: when the row of the deployment was last changed
     faces: what answers show of the collection's faces; constraints: what the settled labels mean for its searches
     shadow_share: the share of searches that the challenger answers too, 0 to 1
+    hubs: owners whom no search names by itself until the gallery is measured anew: see `HubCheck`
     """
 
     collection: str
@@ -44,6 +45,7 @@ class ServedDeployment:
     faces: FaceTable
     constraints: ServedConstraints
     shadow_share: float = 0.0
+    hubs: frozenset[int] = frozenset()
 
     @property
     def champion(self) -> LoadedIndex:

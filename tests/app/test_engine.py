@@ -22,8 +22,10 @@ from app.queue import jobs
 from app.queue.messages import ImportEmbeddings
 from app.resources import Resources
 from app.search.enrolled_faces import read_templates
-from app.serving import calibration_schedule, deployment_sync, gallery_calibration, index_builder
+from app.serving import deployment_sync, index_builder
 from app.serving.batching import MAX_WAITING_REQUESTS, Slots
+from app.serving.calibration import gallery_calibration
+from app.serving.calibration import schedule as calibration_schedule
 from app.serving.deployments import SearchEffort
 from app.serving.engine import Engine, open_engine
 from app.serving.index_builder import IndexKey

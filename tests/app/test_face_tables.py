@@ -28,7 +28,7 @@ from app.search.enrolled_faces import query_faces
 from app.search.params import QuerySearchParams, parse_usual
 from app.search.schemas import SearchOut
 from app.search.service import search_by_vector
-from app.serving import calibration_schedule
+from app.serving.calibration import schedule as calibration_schedule
 from app.serving.deployment_sync import DeploymentSync
 from app.serving.engine import Engine, open_engine
 from app.serving.faces import face_table

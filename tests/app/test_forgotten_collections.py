@@ -14,7 +14,7 @@ from app.db.session import writing
 from app.galleries.deletion import delete_collection
 from app.publishing.pointers import lock_collection
 from app.resources import Resources
-from app.serving.calibration_schedule import MIN_FACES_TO_CALIBRATE
+from app.serving.calibration.schedule import MIN_FACES_TO_CALIBRATE
 from app.serving.engine import open_engine
 from tests.rows import GalleryWriter, make_model
 

@@ -11,8 +11,8 @@ from sqlalchemy.orm import Session
 from app.db.session import RAW_ROWS_PER_BATCH, reading, stream_raw_rows, writing
 from app.db.tables import Subject
 from app.resources import Resources
-from app.serving import gallery_calibration
-from app.serving.gallery_calibration import GalleryFaces, read_faces
+from app.serving.calibration import gallery_calibration
+from app.serving.calibration.gallery_calibration import GalleryFaces, read_faces
 from ml.identification.open_set import OpenSetCalibration
 from tests.rows import GalleryWriter, make_model, people
 

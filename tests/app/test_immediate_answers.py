@@ -28,7 +28,7 @@ from app.document.api import DocumentedApi
 from app.main import create_app
 from app.resources import Resources
 from app.search import candidates
-from app.serving import calibration_schedule
+from app.serving.calibration import schedule as calibration_schedule
 from app.storage.audit_log.drafts import EntryDraft
 from tests.databases import delete_collections
 from tests.rows import GalleryWriter, make_model, people

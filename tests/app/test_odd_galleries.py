@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from app.resources import Resources
-from app.serving import gallery_calibration
+from app.serving.calibration import gallery_calibration
 from app.serving.scores import Scores
 from ml.calibration import Calibration
 from ml.identification.open_set import OpenSetCalibration

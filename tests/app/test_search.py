@@ -24,6 +24,7 @@ from app.galleries.subjects import erase_faces
 from app.resources import Resources
 from app.search import candidates, photo_routes
 from app.search.decision import make_pair_threshold
+from app.serving.calibration.schedule import CalibrationSchedule
 from app.serving.deployments import ServedModel
 from app.serving.scores import Scores
 from app.storage.blob_store import Blobs
@@ -513,6 +514,43 @@ def test_labels_that_name_most_faces_name_no_strangers(api: Api, lasting: Resour
     labelled.label([(pk, labelled.pks[4 * (i % 200)]) for i, pk in enumerate(labelled.pks[800:])], same=True)
     until(lambda: is_measured(4800))
     assert max(before, find_named_share()) < 0.1  # 0.053 and 0.050; 0.123 while they are not measured again
+
+
+@on_sqlite
+@pytest.mark.parametrize("name", ["middle", None], ids=["named", "nameless"])
+def test_somebody_new_in_the_middle_of_all_is_named_for_no_stranger(
+    api: Api, lasting: Resources, monkeypatch: pytest.MonkeyPatch, name: str | None
+) -> None:
+    model = make_model("m-64", dim=64)
+    writer = GalleryWriter(lasting, api.staff).make(model)
+    rows, subjects = people(200, 3, dim=64, spread=0.5)
+    writer.add({model.id: rows}, subjects)
+    strangers, _ = people(200, 1, dim=64, seed=2, spread=0.5)
+    middle = np.zeros((1, 64), np.float32)
+
+    def find_matched_share() -> float:
+        return float(np.mean([face["decision"] == "match" for face in decide_all(api, strangers)]))
+
+    def is_measured(faces: int) -> bool:
+        with reading(lasting.database) as session:
+            measured = session.get_one(Deployment, (api.staff, "identity")).measurements.get(model.id, {})
+        return bool(measured.get("faces") == faces)
+
+    def decide_middle() -> tuple[Any, Any]:
+        [face] = decide_all(api, middle)
+        return face["decision"], face["subject"] and face["subject"]["id"]
+
+    until(lambda: is_measured(600))
+    before = find_matched_share()
+    with monkeypatch.context() as patches:
+        patches.setattr(CalibrationSchedule, "renew_if_due", lambda *_: None)
+        writer.add({model.id: middle}, [name])
+        until(lambda: decide_middle() != ("match", name))
+        assert find_matched_share() == before < 0.03
+    if name:
+        until(lambda: is_measured(601))
+        until(lambda: decide_middle() == ("match", name))
+        assert find_matched_share() < 0.03
 
 
 def test_the_decision_does_not_depend_on_the_matches_that_are_shown(api: Api, gallery: GalleryWriter) -> None:

@@ -14,7 +14,8 @@ from app.errors import Busy
 from app.resources import Resources
 from app.search.criteria import choose_effort
 from app.search.params import SearchParams
-from app.serving import gallery_calibration, index_builder
+from app.serving import index_builder
+from app.serving.calibration import gallery_calibration
 from app.serving.deployments import SearchEffort, ServedModel
 from app.serving.engine import Engine, open_engine
 from app.serving.index_snapshots import SnapshotStore

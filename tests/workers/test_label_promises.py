@@ -13,7 +13,7 @@ from app.errors import Conflict
 from app.queue.jobs import enqueue
 from app.queue.messages import Publish
 from app.resources import Resources
-from app.serving.gallery_calibration import measure_gallery
+from app.serving.calibration.gallery_calibration import measure_gallery
 from ml.types import Rows
 from tests.gallery import context
 from tests.rows import GalleryWriter, make_model, people

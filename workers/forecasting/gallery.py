@@ -7,8 +7,8 @@ from app.db.session import snapshot
 from app.db.tables import BUILT_IN_TASK
 from app.publishing.pointers import get_deployment
 from app.serving import index_builder
+from app.serving.calibration.gallery_calibration import is_trained_here, read_faces
 from app.serving.compensation.store import read_compensation
-from app.serving.gallery_calibration import is_trained_here, read_faces
 from app.serving.index_builder import IndexKey
 from app.serving.scores import Scores
 from ml.identification.open_set import PersonThreshold

@@ -10,7 +10,7 @@ from app.db.tables import Deployment, Face, Follower, Job, now
 from app.errors import Conflict
 from app.queue import jobs
 from app.queue.messages import FitFirst, Publish
-from app.serving.calibration_schedule import needs_recalibration
+from app.serving.calibration.schedule import needs_recalibration
 from app.serving.reporter import is_alive
 from workers.context import JobContext
 from workers.importing.batches import PART_FAILED, count_reason

@@ -13,7 +13,7 @@ from app.db.tables import Collection, Deployment, Face, Job, ModelRecord
 from app.errors import AppError, Busy, Conflict
 from app.queue.jobs import LIVE_STATES
 from app.queue.messages import ImportArchive, ImportEmbeddings, Publish
-from app.serving.calibration_schedule import RECALIBRATION_CHANGE_RATIO
+from app.serving.calibration.schedule import RECALIBRATION_CHANGE_RATIO
 from ml.errors import LikenessError
 from ml.evaluation.comparisons.gate_rule import judge
 from ml.evaluation.comparisons.models import ModelComparison

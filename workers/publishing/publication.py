@@ -10,7 +10,7 @@ from app.db.tables import Deployment
 from app.publishing import pointers
 from app.publishing.pointers import MoveReason
 from app.queue.messages import Publish
-from app.serving import gallery_calibration
+from app.serving.calibration import gallery_calibration
 from ml.model import Model
 from workers.context import JobContext, Later
 from workers.publishing import reembedding

@@ -11,10 +11,10 @@ from sqlalchemy.orm import Session
 from app.db.session import snapshot, writing
 from app.db.tables import Collection, Deployment, Face, StoredCompensation, now
 from app.resources import Resources
+from app.serving.calibration.gallery_calibration import measure_with_compensation
 from app.serving.compensation.sampled_faces import SampledFaces, sample_faces
 from app.serving.compensation.simulation import simulate_faces
 from app.serving.compensation.store import Compensation, read_compensation
-from app.serving.gallery_calibration import measure_with_compensation
 from app.serving.index_builder import IndexKey
 from app.serving.loaded_index import LoadedIndex
 from ml.compensation import (

@@ -8,7 +8,7 @@ from functools import partial
 from app.db.session import snapshot
 from app.resources import Resources
 from app.serving.background_tasks import BackgroundTasks
-from app.serving.calibration_schedule import is_importing
+from app.serving.calibration.schedule import is_importing
 from app.serving.compensation import renewal
 from app.serving.deployments import DeploymentKey, drop_indexes_of
 from app.serving.index_builder import IndexKey

@@ -16,11 +16,11 @@ from app.galleries.measurements import DEFAULT_FMR
 from app.galleries.retention import may_be_used
 from app.resources import Resources
 from app.serving import index_builder
+from app.serving.calibration.open_set_measurement import measure_open_set
 from app.serving.compensation.store import Compensation, read_compensation
 from app.serving.index_builder import IndexKey
 from app.serving.labels.reader import read_constraints
 from app.serving.loaded_index import LoadedIndex
-from app.serving.open_set_measurement import measure_open_set
 from ml import registry
 from ml.calibration import Calibration, draw_impostor_pairs, sample_genuine
 from ml.distances import Distance

@@ -1,0 +1,91 @@
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from ml import indexes
+from ml.distances import EUCLIDEAN
+from ml.identification.new_hubs import Level, NewHubs, StrangerProbes
+from ml.identification.person_distance import DecisionRule
+from ml.identification.searches import GalleryPeople, search_gallery
+from ml.types import Ids, Rows
+
+PEOPLE, PHOTOS, DIM = 300, 3, 64
+FPIR, RULE = 0.01, DecisionRule()
+
+
+def draw_people(count: int, photos: int, seed: int) -> tuple[Rows, Ids]:
+    draw = np.random.default_rng(seed)
+    centres = draw.standard_normal((count, DIM)).repeat(photos, axis=0)
+    rows = (centres + 0.5 * draw.standard_normal(centres.shape)).astype(np.float32)
+    return rows, np.arange(count).repeat(photos).astype(np.int64)
+
+
+@pytest.fixture(scope="module")
+def gallery() -> tuple[NewHubs, Level]:
+    """A measured gallery, whose people have the owners 0, 2, 4 and so on."""
+    rows, who = draw_people(PEOPLE, PHOTOS, seed=0)
+    ids = np.arange(len(rows))
+    people = GalleryPeople.from_rows(ids, who, np.zeros(len(rows), np.bool_))
+    index = indexes.build(ids, rows, EUCLIDEAN)
+    probes = people.sample(people.is_named, 2 * PEOPLE, np.random.default_rng(0))
+    stranger = search_gallery(index, people, probes, RULE).stranger
+    level = Level(FPIR, float(np.quantile(stranger, FPIR)), 10.0, RULE.margin_weight)
+    return NewHubs(StrangerProbes.draw(index, people, 2 * who, 600)), level
+
+
+def find(gallery: tuple[NewHubs, Level], rows: Rows, owners: Sequence[int], together: bool = True) -> frozenset[int]:
+    hubs, level = gallery
+    return hubs.add(rows, np.array(owners, np.int64), EUCLIDEAN, [level]).find(together=together)
+
+
+@pytest.mark.parametrize("owner", [2 * PEOPLE, 2 * PEOPLE + 1], ids=["named", "nameless"])
+@pytest.mark.parametrize("distance", [0.0, 0.2])
+def test_a_face_in_the_middle_of_all_is_a_hub(gallery: tuple[NewHubs, Level], owner: int, distance: float) -> None:
+    hubs, level = gallery
+    middle = np.full((1, DIM), distance, np.float32)
+    if owner % 2:
+        level = Level(FPIR, level.person_distance, float(DIM), level.margin_weight)
+    assert find((hubs, level), middle, [owner]) == {owner}
+
+
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_as_many_ordinary_people_as_a_tenth_are_no_hubs(gallery: tuple[NewHubs, Level], seed: int) -> None:
+    rows, who = draw_people(PEOPLE // 10, PHOTOS, seed)
+    assert find(gallery, rows, (2 * PEOPLE + 2 * who).tolist()) == frozenset()
+
+
+def test_further_photos_of_enrolled_people_are_no_hubs(gallery: tuple[NewHubs, Level]) -> None:
+    rows, who = draw_people(PEOPLE, PHOTOS, seed=0)
+    assert find(gallery, rows + np.float32(0.1), (2 * who).tolist()) == frozenset()
+
+
+def test_nameless_photos_of_enrolled_people_are_no_hubs(gallery: tuple[NewHubs, Level]) -> None:
+    rows, _ = draw_people(PEOPLE, PHOTOS, seed=0)
+    assert find(gallery, rows + np.float32(0.1), (2 * np.arange(len(rows)) + 1).tolist()) == frozenset()
+
+
+def test_many_people_who_are_a_few_strangers_each_are_hubs_together(gallery: tuple[NewHubs, Level]) -> None:
+    hubs, _ = gallery
+    rows = hubs.probes.rows[:60] + np.float32(0.1)
+    owners = [2 * PEOPLE + 2 * number for number in range(len(rows))]
+    assert find(gallery, rows, owners) == set(owners)
+    assert find(gallery, rows, owners, together=False) == frozenset()
+    assert find(gallery, rows[:3], owners[:3]) == frozenset()
+
+
+def test_faces_that_are_added_one_by_one_are_found_as_at_once(gallery: tuple[NewHubs, Level]) -> None:
+    hubs, level = gallery
+    rows = np.concatenate([draw_people(20, 1, seed=9)[0], np.zeros((1, DIM), np.float32)])
+    owners = 2 * PEOPLE + 2 * np.arange(len(rows), dtype=np.int64)
+    for row, owner in zip(rows, owners, strict=True):
+        hubs = hubs.add(row[None], owner[None], EUCLIDEAN, [level])
+    assert hubs.find(together=True) == find(gallery, rows, owners.tolist()) == {owners[-1]}
+
+
+def test_without_a_next_person_the_distance_alone_decides() -> None:
+    rows, who = draw_people(1, 1, seed=0)
+    people = GalleryPeople.from_rows(np.arange(1), who, np.zeros(1, np.bool_))
+    probes = StrangerProbes.draw(indexes.build(np.arange(1), rows, EUCLIDEAN), people, 2 * who, 5)
+    assert probes.next_distances.tolist() == [np.inf]
+    assert find((NewHubs(probes), Level(FPIR, 9.0, 9.0, 0.75)), rows, [2]) == frozenset()
