@@ -40,10 +40,12 @@ class Application:
 
     def __init__(self) -> None:
         self.paths: list[str] = []
+        self.clients: list[str] = []
         self.disconnects = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.paths.append(scope["path"])
+        self.clients.append(scope["client"][0])
         body = b"x" * LARGE_BYTES if scope["path"] in ("/large", "/whole") else b"ok"
         if scope["path"] in ("/echo", "/headers"):
             message: Message = {"more_body": True}
@@ -78,31 +80,35 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     monkeypatch.setattr(connections, "SWEEP_SECONDS", 0.05)
     for module, name in ((protocol, "MAX_HEADER_SECONDS"), (progress, "MAX_STALL_SECONDS")):
         monkeypatch.setattr(module, name, LIMIT_SECONDS)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield from run_server(listener)
+
+
+def run_server(listener: socket.socket) -> Iterator[SimpleNamespace]:
+    """Run a server on a socket."""
     application = Application()
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        application_with_limits = UnreadBodyMiddleware(application)
-        config = configure_server(application_with_limits, Settings(), lifespan="off", timeout_keep_alive=0)  # not used
-        running = DrainingServer(config)
-        thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]}, daemon=True)
-        thread.start()
-        deadline = time.monotonic() + 60
-        while not running.started:
-            assert time.monotonic() < deadline, "the server did not start"
-            time.sleep(0.01)
-        port = listener.getsockname()[1]
-        register = config.http.keywords["register"]  # type: ignore[union-attr]
-        yield SimpleNamespace(
-            port=port,
-            application=application,
-            register=register,
-            count=lambda: len(register.open),
-            unsent=lambda: register.unsent_bytes,
-            drain=lambda: running.drain(0, None),
-            thread=thread,
-        )
-        running.should_exit = True
-        thread.join(10)
+    application_with_limits = UnreadBodyMiddleware(application)
+    config = configure_server(application_with_limits, Settings(), lifespan="off", timeout_keep_alive=0)  # not used
+    running = DrainingServer(config)
+    thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 60
+    while not running.started:
+        assert time.monotonic() < deadline, "the server did not start"
+        time.sleep(0.01)
+    port = listener.getsockname()[1]
+    register = config.http.keywords["register"]  # type: ignore[union-attr]
+    yield SimpleNamespace(
+        port=port,
+        application=application,
+        register=register,
+        count=lambda: len(register.open),
+        unsent=lambda: register.unsent_bytes,
+        drain=lambda: running.drain(0, None),
+        thread=thread,
+    )
+    running.should_exit = True
+    thread.join(10)
 
 
 def exchange(port: int, *parts: bytes, pause: float = 0.0) -> RawAnswer:
@@ -544,3 +550,16 @@ def test_no_proxy_is_believed_unless_it_is_named(
     if variable is not None:
         monkeypatch.setenv("FORWARDED_ALLOW_IPS", variable)
     assert configure_server(UnreadBodyMiddleware(None), Settings()).proxy_headers is trusts  # type: ignore[arg-type]
+
+
+def test_a_proxy_of_ipv4_is_believed_by_a_server_of_ipv6_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("this machine has no IPv6")
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "127.0.0.1")
+    with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as listener:
+        for running in run_server(listener):
+            forwarded = b"X-Forwarded-For: 192.0.2.7\r\n"
+            for headers in (b"", forwarded):
+                request = b"GET / HTTP/1.1\r\nHost: x\r\n" + headers + b"Connection: close\r\n\r\n"
+                assert exchange(running.port, request).status == 200
+            assert running.application.clients == ["127.0.0.1", "192.0.2.7"]

@@ -10,7 +10,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from app.deps.server.connections import ConnectionRegister
+from app.deps.server.connections import ConnectionRegister, format_address
 from app.deps.server.progress import Stall
 from app.deps.server.refusals import render_refusal
 from app.deps.server.whole_answers import EXTENSION, Headers, send_whole
@@ -29,6 +29,8 @@ SHORT_IDLE_SECONDS = 6.0
 """Between two requests while half of the connections are in use that the service or an address may have, and while
 another process takes over from this one. httpx, which gives up after 5 s, is still the first."""
 MAX_PIPELINED_REQUESTS = 32
+IPV4_MAPPED = "::ffff:"
+"""So a server that listens to IPv6 sees a client of IPv4, whose address no setting names like that."""
 MAX_REFUSED_SECONDS = 2.0
 MAX_REFUSED_BYTES = 2**20
 """A refused client may send this much for so long before the connection is reset, so that it can read why."""
@@ -69,6 +71,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        if self.client is not None and self.client[0].startswith(IPV4_MAPPED):
+            self.client = format_address(self.client[0]) or self.client[0], self.client[1]
         self._enter(Phase.REQUEST)
         self.answer_stall.restart(0, self.phase_began_at)
         if reason := self.register.add(self, self.client[0] if self.client else ""):
