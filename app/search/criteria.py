@@ -14,7 +14,7 @@ from app.db.tables import BUILT_IN_TASK
 from app.errors import Conflict
 from app.publishing.pointers import filter_enabled_tasks
 from app.search import enrolled_faces
-from app.search.decision import AcceptanceThreshold, make_pair_threshold, make_person_threshold
+from app.search.decision import OUTDATED, PARTIAL, AcceptanceThreshold, make_pair_threshold, make_person_threshold
 from app.search.params import SearchParams
 from app.serving.deployments import SearchEffort, ServedModel
 from app.serving.faces.face_table import FaceTable
@@ -135,7 +135,8 @@ def choose_threshold(criteria: Criteria, params: SearchParams) -> AcceptanceThre
     if params.fmr is not None or params.threshold is not None:
         return make_pair_threshold(criteria.scores, params.fmr, params.threshold)
     served = criteria.first
-    return make_person_threshold(criteria.scores, params.fpir, served.usable_face_count, _is_partial(served, params))
+    doubt = OUTDATED if served.validity.is_outdated else PARTIAL if _is_partial(served, params) else None
+    return make_person_threshold(criteria.scores, params.fpir, served.usable_face_count, doubt)
 
 
 def choose_effort(served: ServedModel, params: SearchParams) -> SearchEffort:

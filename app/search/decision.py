@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
@@ -28,6 +28,9 @@ PARTIAL = (
     "threshold is estimated from pairs of faces and is cautious. Leave out m, candidates, target_recall and "
     "max_latency_ms, or ask for more"
 )
+OUTDATED = "most of the faces are gone by which the rate was measured: nobody is named until it is measured again"
+NOTHING_PASSES = -1e30
+"""A threshold that is finite, as numbers in JSON are, and below every distance."""
 
 
 @dataclass(frozen=True)
@@ -93,23 +96,32 @@ class RankedMatch(NamedTuple):
 
 
 def make_person_threshold(
-    scores: Scores, fpir: float | None, faces: int, is_partial: bool = False
+    scores: Scores, fpir: float | None, faces: int, doubt: str | None = None
 ) -> AcceptanceThreshold:
     """Return the threshold at a false positive identification rate, None meaning the default rate.
 
-    faces: the number of faces in the gallery; is_partial: whether the search looks at fewer than the measured ones
+    faces: the number of faces in the gallery; doubt: why what was measured does not hold. The threshold is then from
+        pairs, or nobody passes it if these do not hold either (OUTDATED)
     Raises Conflict if a rate is given and nothing is calibrated.
     """
-    measured = scores.person_threshold(fpir, faces, is_partial)
+    measured = scores.person_threshold(fpir, faces, doubt is not None)
     if measured is None:
         if fpir is not None:
             raise Conflict(UNCALIBRATED, code="NotCalibrated")
         return AcceptanceThreshold(None, rule=scores.rule)
-    return _accept_people(measured, faces, is_partial)
+    if doubt == OUTDATED:
+        measured = replace(
+            measured,
+            person_distance=NOTHING_PASSES,
+            possible_distance=NOTHING_PASSES,
+            nameless_distance=-math.inf,
+            nameless_possible_distance=-math.inf,
+        )
+    return _accept_people(measured, faces, doubt)
 
 
 @lru_cache(MAX_KEPT_THRESHOLDS)
-def _accept_people(measured: PersonThreshold, faces: int, is_partial: bool) -> AcceptanceThreshold:
+def _accept_people(measured: PersonThreshold, faces: int, doubt: str | None) -> AcceptanceThreshold:
     """Return the threshold with its description, which takes longer to make than to serialise."""
     return AcceptanceThreshold(
         "fpir",
@@ -118,7 +130,7 @@ def _accept_people(measured: PersonThreshold, faces: int, is_partial: bool) -> A
         nameless_distance=measured.nameless_distance,
         nameless_possible_distance=measured.nameless_possible_distance,
         rule=measured.rule,
-        description=_describe_threshold(measured, faces, is_partial),
+        description=_describe_threshold(measured, faces, doubt),
     )
 
 
@@ -216,14 +228,14 @@ def sort_matches(matches: Sequence[RankedMatch]) -> list[RankedMatch]:
     return sorted(matches, key=lambda m: (math.inf if m.person_distance is None else m.person_distance, m.distance))
 
 
-def _describe_threshold(measured: PersonThreshold, faces: int, is_partial: bool) -> AppliedThreshold:
+def _describe_threshold(measured: PersonThreshold, faces: int, doubt: str | None) -> AppliedThreshold:
     evidence = Evidence(
         source=measured.source,
         people=measured.people,
         searches=measured.searches,
         measured_faces=measured.measured_faces,
         gallery_faces=faces,
-        more_people=0 if is_partial else measured.more_people,
+        more_people=0 if doubt else measured.more_people,
         rule=asdict(measured.rule),  # type: ignore[typeddict-item]
     )
     return AppliedThreshold(
@@ -239,7 +251,7 @@ def _describe_threshold(measured: PersonThreshold, faces: int, is_partial: bool)
         high=measured.high,
         enough=measured.enough,
         evidence=evidence,
-        note=PARTIAL if is_partial else None if measured.enough else _explain_evidence(measured),
+        note=doubt or (None if measured.enough else _explain_evidence(measured)),
     )
 
 

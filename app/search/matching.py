@@ -62,6 +62,7 @@ class _Search(NamedTuple):
     """What the index returned for all queries, with the meaning of its distances.
 
     unfiltered: what it returned without the filter; None if there is none
+    hubs: owners whom no search names by itself: see `Validity`
     """
 
     criteria: Criteria
@@ -69,6 +70,7 @@ class _Search(NamedTuple):
     unfiltered: Candidates | None
     scores: PairScores
     threshold: AcceptanceThreshold
+    hubs: frozenset[int]
 
 
 def find_matches(
@@ -92,7 +94,7 @@ def find_matches(
     if params.filter is not None and threshold.kind == "fpir":
         everybody = params.model_copy(update={"filter": None, "limit": 1, "group_by": "subject"})
         unfiltered = find_candidates(session, criteria, queries, everybody, excluded, may_go_on)
-    search = _Search(criteria, candidates, unfiltered, scores, threshold)
+    search = _Search(criteria, candidates, unfiltered, scores, threshold, criteria.first.validity.hubs)
     person_distances = _compute_person_distances(session, search, queries[0], excluded)
     nearest = list(map(partial(_rank_people, search, params), candidates.queries, person_distances))
     passing = [[match for match in ranked if match.passes] for ranked in nearest] if threshold.is_filter else nearest
@@ -130,7 +132,7 @@ def _compute_person_distances(
         named = dict.fromkeys([person for shortlist in shortlists for person in shortlist if not person % 2])
         templates = read_templates(session, criteria.first, list(named), excluded)
     to_templates = _compute_template_distances(criteria.first, queries, list(map(list, shortlists)), templates)
-    crowds, hubs = criteria.first.deployment.constraints.crowds, criteria.first.deployment.hubs
+    crowds, hubs = criteria.first.deployment.constraints.crowds, search.hubs
     computed = []
     for shortlist in shortlists:
         nearest = list(shortlist.values())
@@ -199,7 +201,7 @@ def _rank_groups(
     candidates, threshold, corrections = search.candidates, search.threshold, of_query.corrections
     distances, owners, distractors = candidates.distances, candidates.owners, candidates.faces.distractors
     similarity, probability = search.scores
-    constraints, hubs = search.criteria.first.deployment.constraints, search.criteria.first.deployment.hubs
+    constraints, hubs = search.criteria.first.deployment.constraints, search.hubs
     ranked = []
     for person, offsets in groups:
         nearest = offsets[0]
@@ -299,8 +301,8 @@ def _decide(
             return "match", subject
     if corrections.rejected:
         matches = [match for match in matches if match.person not in corrections.rejected]
-    if hubs := search.criteria.first.deployment.hubs:
-        matches = [match for match in matches if search.candidates.owners[match.offsets[0]] not in hubs]
+    if search.hubs:
+        matches = [match for match in matches if search.candidates.owners[match.offsets[0]] not in search.hubs]
     if params.group_by == "face":
         matches = sort_matches(matches)
     hidden = _find_hidden_distractor(search, of_query, person_distances) if search.unfiltered is not None else math.inf

@@ -229,7 +229,7 @@ class FaceResult(TypedDict):
         SubjectRef | None,
         field("the person of a `match`; null for other decisions, and if the face that matches has no subject"),
     ]
-    matches: Annotated[list[Match], field("the nearest first; one per person, unless group_by=face")]
+    matches: Annotated[list[Match], field("nearest first: people by person_distance, or each face by distance")]
     corrected_by: Annotated[list[Correction], field("the labels that changed this answer; they act without training")]
     crop: NotRequired[Annotated[str | None, field("the aligned crop of the query face as base64 PNG")]]
 

@@ -15,8 +15,8 @@ from app.db.tables import DEFAULT_FPIR, Deployment, Face
 from app.errors import AppError
 from app.resources import Resources
 from app.serving.background_tasks import BackgroundTasks, start_thread
-from app.serving.calibration.hub_check import HubCheck
 from app.serving.calibration.schedule import CalibrationSchedule, is_importing_vectors
+from app.serving.calibration.validity import ValidityChecks
 from app.serving.compensation.schedule import RenewalSchedule
 from app.serving.compensation.store import read_compensation
 from app.serving.deployment_rows import DeploymentRow
@@ -65,7 +65,7 @@ class DeploymentSync:
         self.face_tables = FaceTables(resources)
         self.compensation = RenewalSchedule(resources, self.tasks, IDLE_SECONDS)
         self.calibration = CalibrationSchedule(resources.database, self.tasks, IDLE_SECONDS)
-        self.hub_check = HubCheck(resources.database, self.tasks)
+        self.validity_checks = ValidityChecks(resources.database, self.tasks)
         self.label_updates = LabelUpdates()
         self._load_retry_at: dict[IndexKey, float] = {}  # after a failed load, by the monotonic clock
 
@@ -89,7 +89,7 @@ class DeploymentSync:
         if served.champion.key.model_id == row.champion:
             self._preload_models(session, row)
             self.compensation.renew_if_due(served.champion)
-            served = self._check_new_faces(served)
+            served = self._check_validity(served)
             self.calibration.renew_if_due(session, served)
             for index in served.indexes.values():
                 if index.state.vectors < MIN_SAVED_VECTORS or index.saved_change == index.state.change:
@@ -134,7 +134,7 @@ class DeploymentSync:
                     self.label_updates,
                     self.calibration,
                     self.compensation,
-                    self.hub_check,
+                    self.validity_checks,
                     self.recently_requested,
                 ):
                     part.forget(key)
@@ -230,12 +230,12 @@ class DeploymentSync:
             self.registry.put(served)
         return served
 
-    def _check_new_faces(self, served: ServedDeployment) -> ServedDeployment:
-        """Keep searches from naming new people whom strangers would be taken for."""
+    def _check_validity(self, served: ServedDeployment) -> ServedDeployment:
+        """Note what no longer holds of what was measured."""
         served = self.registry.get((served.collection, served.task)) or served
-        hubs = self.hub_check.find_hubs(served)
-        if hubs != served.hubs:
-            served = replace(served, hubs=hubs)
+        validities = self.validity_checks.find(served)
+        if validities != served.validities:
+            served = replace(served, validities=validities)
             self.registry.put(served)
         return served
 

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,22 @@ from ml.types import CropKind, Crops, Ids, Rows
 DeploymentKey = tuple[str, str]
 
 
+@dataclass(frozen=True)
+class Validity:
+    """Whether what was measured of a model in a deployment still holds: see `ValidityChecks`.
+
+    hubs: owners whom no search names by itself until the gallery is measured anew
+    is_outdated: most of the measured faces are gone, and others have come; is_due: the gallery should be measured anew
+    """
+
+    hubs: frozenset[int] = frozenset()
+    is_outdated: bool = False
+    is_due: bool = False
+
+
+UNCHECKED = Validity()
+
+
 @dataclass(frozen=True, eq=False)
 class ServedDeployment:
     """A deployment as this process serves it.
@@ -31,7 +47,7 @@ class ServedDeployment:
     updated_at: when the row of the deployment was last changed
     faces: what answers show of the collection's faces; constraints: what the settled labels mean for its searches
     shadow_share: the share of searches that the challenger answers too, 0 to 1
-    hubs: owners whom no search names by itself until the gallery is measured anew: see `HubCheck`
+    validities: model id -> whether what was measured of it still holds
     """
 
     collection: str
@@ -45,7 +61,7 @@ class ServedDeployment:
     faces: FaceTable
     constraints: ServedConstraints
     shadow_share: float = 0.0
-    hubs: frozenset[int] = frozenset()
+    validities: Mapping[str, Validity] = field(default_factory=dict)
 
     @property
     def champion(self) -> LoadedIndex:
@@ -110,6 +126,11 @@ class ServedModel:
     def index_generation(self) -> str:
         """The state of the index, `<deployment version>.<change>`, which is the same in all processes."""
         return f"{self.deployment.version}.{self.change}"
+
+    @property
+    def validity(self) -> Validity:
+        """Whether what was measured of this model still holds."""
+        return self.deployment.validities.get(self.model.id, UNCHECKED)
 
     @property
     def scores(self) -> Scores:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ml.distances import Distance
 from ml.identification.person_distance import Shortlist
-from ml.identification.searches import MAX_OWN_FACES, Flags, GalleryPeople, SearchableIndex, list_people
+from ml.identification.searches import Flags, GalleryPeople, SearchableIndex, SearchOutcomes, list_people
 from ml.types import Ids, Rows
 
 Floats = NDArray[np.float64]
@@ -61,8 +61,7 @@ class StrangerProbes:
 
         people: of the gallery as it was measured; owners: (n,) how each of its faces' owners is known later
         """
-        limit = min(limit, int((people.is_rival & (people.face_counts <= MAX_OWN_FACES)).sum()))
-        probes = people.sample(people.is_rival, limit, np.random.default_rng(0))
+        probes = people.sample_rivals(limit)
         rows = index.rows(people.ids[probes])
         near, _ = list_people(index, people, rows, people.owners[probes], people.ids[probes])
         return cls(rows, owners[probes], _find_next(near, people.is_rival))
@@ -73,30 +72,33 @@ class NewHubs:
     """What the faces that were enrolled since a measurement do to the searches for strangers.
 
     is_named: fpir -> (S,) which probes are named as one of the new people
-    counts: fpir -> owner -> how many probes
+    counts: fpir -> owner, and whether it is named -> how many probes
     """
 
     probes: StrangerProbes
     is_named: dict[float, Flags] = field(default_factory=dict)
-    counts: dict[float, Counter[int]] = field(default_factory=dict)
+    counts: dict[float, Counter[tuple[int, bool]]] = field(default_factory=dict)
 
-    def add(self, rows: Rows, owners: Ids, metric: Distance, levels: Sequence[Level]) -> "NewHubs":
-        """Return what further faces do. rows: (n, d); owners: (n,), odd ones without a name."""
+    def add(self, rows: Rows, owners: Ids, people: Ids, metric: Distance, levels: Sequence[Level]) -> "NewHubs":
+        """Return what further faces do.
+
+        rows: (n, d); owners: (n,); people: (n,) as whom they are named, odd ones without a name
+        """
         is_named, counts = dict(self.is_named), {fpir: counter.copy() for fpir, counter in self.counts.items()}
         for start in range(0, len(rows), FACES_PER_BATCH):
             batch = slice(start, start + FACES_PER_BATCH)
             distances = metric.distances(self.probes.rows, rows[batch]).astype(np.float64)
-            distances[self.probes.owners[:, None] == owners[None, batch]] = np.inf
+            distances[self.probes.owners[:, None] == people[None, batch]] = np.inf
+            has_name = people[batch] % 2 == 0
             for level in levels:
-                passes = self._find_passing(distances, owners[batch], level)
-                has_name = owners[batch] % 2 == 0
+                passes = self._find_passing(distances, has_name, level)
                 before = is_named.get(level.fpir, np.zeros(len(passes), np.bool_))
                 is_named[level.fpir] = before | passes[:, has_name].any(1)
-                added = zip(owners[batch].tolist(), passes.sum(0).tolist(), strict=True)
                 counter = counts.setdefault(level.fpir, Counter())
-                for owner, count in added:
+                added = zip(owners[batch].tolist(), has_name.tolist(), passes.sum(0).tolist(), strict=True)
+                for owner, is_person, count in added:
                     if count:
-                        counter[owner] += count
+                        counter[owner, is_person] += count
         return replace(self, is_named=is_named, counts=counts)
 
     def find(self, *, together: bool) -> frozenset[int]:
@@ -109,17 +111,29 @@ class NewHubs:
             allowed = fpir * len(self.probes.rows)
             limit, face_limit = EXTRA_STRANGERS + MAX_ADDED_SHARE * allowed, EXTRA_STRANGERS + allowed
             is_crowd = together and self.is_named[fpir].sum() > limit
-            people = {owner: count for owner, count in counter.items() if owner % 2 == 0}
+            people = {owner: count for (owner, is_person), count in counter.items() if is_person}
+            faces = {owner: count for (owner, is_person), count in counter.items() if not is_person}
             hubs |= {owner for owner, count in people.items() if is_crowd or count > limit}
-            hubs |= {owner for owner, count in counter.items() if owner % 2 and count > face_limit}
+            hubs |= {owner for owner, count in faces.items() if count > face_limit}
         return frozenset(hubs)
 
-    def _find_passing(self, distances: Floats, owners: Ids, level: Level) -> Flags:
-        """Return (S, n) whether a probe is named as the owner of a face, or matches it if that has no name."""
+    def _find_passing(self, distances: Floats, has_name: Flags, level: Level) -> Flags:
+        """Return (S, n) whether a probe is named as the person of a face, or matches it if that has no name."""
         following = self.probes.next_distances[:, None]
-        lead = np.where(np.isfinite(following), following - distances, 0.0)
+        with np.errstate(invalid="ignore"):  # inf - inf, of a probe's own faces where there is nobody else
+            lead = np.where(np.isfinite(following) & np.isfinite(distances), following - distances, 0.0)
         is_named = (lead >= 0) & (distances - level.margin_weight * lead <= level.person_distance)
-        return np.where(owners % 2 == 0, is_named, distances <= level.face_distance)
+        return np.where(has_name, is_named, distances <= level.face_distance)
+
+
+def find_named_often(outcomes: SearchOutcomes, levels: Sequence[Level]) -> set[int]:
+    """Return the owners in the gallery as whom too many of the searches for strangers are named by themselves."""
+    hubs = set[int]()
+    for level in levels:
+        limit = EXTRA_STRANGERS + (1 + MAX_ADDED_SHARE) * level.fpir * len(outcomes.positions)
+        named = Counter(outcomes.nearest[outcomes.stranger <= level.person_distance].tolist())
+        hubs |= {owner for owner, count in named.items() if count > limit}
+    return hubs
 
 
 def _find_next(near: Shortlist, is_rival: Flags) -> Floats:

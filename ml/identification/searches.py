@@ -113,6 +113,11 @@ class GalleryPeople:
         turn[order] = np.arange(len(faces)) - starts
         return np.sort(faces[np.argsort(turn, kind="stable")[:limit]])
 
+    def sample_rivals(self, limit: int) -> Ids:
+        """Draw positions of one face of each person with a name and of each distractor, at most `limit`."""
+        owners = self.is_rival & (self.face_counts <= MAX_OWN_FACES)
+        return self.sample(self.is_rival, min(limit, int(owners.sum())), np.random.default_rng(0))
+
 
 @dataclass(frozen=True, eq=False)
 class SearchOutcomes:

@@ -648,6 +648,27 @@ def test_strangers_are_those_whom_the_model_has_not_learned_from(resources: Reso
     assert own.optimistic is False
 
 
+@pytest.mark.parametrize(("left", "held_out"), [(120, True), (45, True), (44, False), (0, False)])
+def test_people_who_come_after_a_training_are_strangers_to_its_model(
+    resources: Resources, left: int, held_out: bool
+) -> None:
+    """People held out of the training stand for a gallery of which half is there."""
+    kept = StrangerSearches.from_distances("held-out", np.linspace(5, 9, 50), np.arange(50), 90)
+    known_set = {"identity": OpenSetCalibration(DecisionRule(), (kept,)).to_dict()}
+    learned = {"training": "t", "changes": {"staff": 1}, "open_set": known_set}
+    model = replace(make_model("m-learned"), provenance=learned)
+    gallery = GalleryWriter(resources).make(model)
+    rows, subjects = people(40, 3)
+    gallery.add({model.id: rows}, subjects)
+    gallery.remove(gallery.pks[left:])
+    later, _ = people(30, 2, seed=1)
+    gallery.add({model.id: later}, [f"n{number // 2}" for number in range(60)])
+    known_faces = [("held-out", 50)] if held_out else []
+    calibration = open_set(resources, model)
+    assert [(s.source, s.people) for s in calibration.strangers] == [*known_faces, ("leave-one-out", 30)]
+    assert calibration.optimistic is True
+
+
 def open_set(resources: Resources, model: Model) -> OpenSetCalibration:
     return OpenSetCalibration.from_dict(
         gallery_calibration.measure_gallery(resources, "staff", "identity", model)["open_set"]["calibration"]

@@ -35,8 +35,8 @@ def gallery() -> tuple[NewHubs, Level]:
 
 
 def find(gallery: tuple[NewHubs, Level], rows: Rows, owners: Sequence[int], together: bool = True) -> frozenset[int]:
-    hubs, level = gallery
-    return hubs.add(rows, np.array(owners, np.int64), EUCLIDEAN, [level]).find(together=together)
+    (hubs, level), ids = gallery, np.array(owners, np.int64)
+    return hubs.add(rows, ids, ids, EUCLIDEAN, [level]).find(together=together)
 
 
 @pytest.mark.parametrize("owner", [2 * PEOPLE, 2 * PEOPLE + 1], ids=["named", "nameless"])
@@ -79,7 +79,7 @@ def test_faces_that_are_added_one_by_one_are_found_as_at_once(gallery: tuple[New
     rows = np.concatenate([draw_people(20, 1, seed=9)[0], np.zeros((1, DIM), np.float32)])
     owners = 2 * PEOPLE + 2 * np.arange(len(rows), dtype=np.int64)
     for row, owner in zip(rows, owners, strict=True):
-        hubs = hubs.add(row[None], owner[None], EUCLIDEAN, [level])
+        hubs = hubs.add(row[None], owner[None], owner[None], EUCLIDEAN, [level])
     assert hubs.find(together=True) == find(gallery, rows, owners.tolist()) == {owners[-1]}
 
 
@@ -88,4 +88,5 @@ def test_without_a_next_person_the_distance_alone_decides() -> None:
     people = GalleryPeople.from_rows(np.arange(1), who, np.zeros(1, np.bool_))
     probes = StrangerProbes.draw(indexes.build(np.arange(1), rows, EUCLIDEAN), people, 2 * who, 5)
     assert probes.next_distances.tolist() == [np.inf]
-    assert find((NewHubs(probes), Level(FPIR, 9.0, 9.0, 0.75)), rows, [2]) == frozenset()
+    for margin_weight in (0.0, 0.75):
+        assert find((NewHubs(probes), Level(FPIR, 9.0, 9.0, margin_weight)), rows, [0]) == frozenset()

@@ -25,7 +25,7 @@ from ml import registry
 from ml.calibration import Calibration, draw_impostor_pairs, sample_genuine
 from ml.distances import Distance
 from ml.errors import TooFewPairs
-from ml.identification.open_set import OpenSetCalibration
+from ml.identification.open_set import MIN_GALLERY_SHARE, OpenSetCalibration
 from ml.identification.person_distance import DecisionRule
 from ml.identification.searches import GalleryPeople
 from ml.indexes import choose_candidates, measure_candidate_curve, measure_curve
@@ -86,26 +86,28 @@ def measure_with_compensation(
     faces = read_faces(session, key.collection)
     change = index_builder.read_change(session, key.collection, key.collection_created_at) or 0
     labelled = read_constraints(session, key.collection, key.task, change).constraints.labelled_subjects
-    refused = read_refused_faces(session, key.collection)
-    return _measure_index(LoadedIndex(key, model, index, change, compensation), faces, refused, labelled)
+    refused, unlearned = read_refused_faces(session, key.collection), read_unlearned_faces(session, model, key)
+    return _measure_index(LoadedIndex(key, model, index, change, compensation), faces, refused, unlearned, labelled)
 
 
 def renew_calibration(database: Engine, loaded: LoadedIndex, labelled_subjects: Mapping[int, int]) -> bool:
-    """Calibrate a champion on its live index and store the result. Returns False if it is no longer the champion.
+    """Calibrate a model on its live index and store the result. Returns False if the deployment has dropped it.
 
     labelled_subjects: see `LabelConstraints`
     """
     key = loaded.key
     with snapshot(database) as session:
         faces, refused = read_faces(session, key.collection), read_refused_faces(session, key.collection)
-    calibration = _measure_index(loaded, faces, refused, labelled_subjects)
+        unlearned = read_unlearned_faces(session, loaded.model, key)
+    calibration = _measure_index(loaded, faces, refused, unlearned, labelled_subjects)
     with writing(database) as session:
         collection = session.get(Collection, key.collection, with_for_update=True, populate_existing=True)
         deployment = session.get(Deployment, (key.collection, key.task), populate_existing=True)
         if collection is None or collection.created_at != key.collection_created_at or deployment is None:
             return False
         compensation = read_compensation(session, key.collection, key.task, key.model_id)
-        if deployment.champion != key.model_id or compensation.version != key.compensation:
+        pointers = deployment.champion, deployment.challenger, deployment.previous
+        if key.model_id not in pointers or compensation.version != key.compensation:
             return False
         deployment.measurements = deployment.measurements | {key.model_id: calibration}
         collection.change += 1  # so that every follower reads the new calibration
@@ -167,10 +169,25 @@ def read_refused_faces(session: Session, collection: str) -> Ids:
     )
 
 
+def read_unlearned_faces(session: Session, model: Model, key: IndexKey) -> Ids:
+    """Return the pks of the faces that were enrolled or changed since the model learned from this collection.
+
+    If it has not learned from it, there are none.
+    """
+    change = find_training_change(model, key)
+    if change is None:
+        return np.empty(0, np.int64)
+    later = select(Face.pk).where(Face.collection_id == key.collection, Face.change > change)
+    return np.array(session.scalars(later).all(), np.int64)
+
+
 def _measure_index(
-    loaded: LoadedIndex, faces: GalleryFaces, refused: Ids, labelled_subjects: Mapping[int, int]
+    loaded: LoadedIndex, faces: GalleryFaces, refused: Ids, unlearned: Ids, labelled_subjects: Mapping[int, int]
 ) -> dict[str, Any]:
-    """Measure a gallery as searches find it. refused: pks of the faces that they do not find"""
+    """Measure a gallery as searches find it.
+
+    refused: pks of the faces that they do not find; unlearned: see `read_unlearned_faces`
+    """
     index, change, rng = loaded.index, loaded.state.change, np.random.default_rng(0)
     sample_size = max(100, SAMPLE_BYTES // (4 * index.dim))
     with loaded.lock.gen_rlock():
@@ -191,7 +208,7 @@ def _measure_index(
     return {
         "calibration": calibration.to_dict() if calibration else None,
         "default_fmr": DEFAULT_FMR,
-        "open_set": _measure_strangers(loaded, named, is_named) if loaded.key.task == "identity" else None,
+        "open_set": _measure_strangers(loaded, named, is_named, unlearned) if loaded.key.task == "identity" else None,
         "cells": index.cells,
         "index": registry.name_of(type(index)),
         **speed,
@@ -219,17 +236,24 @@ def _measure_speed(loaded: LoadedIndex, queries: Rows) -> dict[str, Any]:
     }
 
 
-def _measure_strangers(loaded: LoadedIndex, faces: GalleryFaces, is_probe: NDArray[np.bool_]) -> dict[str, Any]:
+def _measure_strangers(
+    loaded: LoadedIndex, faces: GalleryFaces, is_probe: NDArray[np.bool_], unlearned: Ids
+) -> dict[str, Any]:
     """Measure how strangers score here, by searches for people that the model was not trained on.
 
-    is_probe: (n,) which faces may be searched for
+    The searches for people held out of its training stand for this gallery only while enough of it is there.
+
+    is_probe: (n,) which faces may be searched for; unlearned: see `read_unlearned_faces`
     """
     people = GalleryPeople.from_rows(faces.ids, faces.subjects, faces.is_distractor)
     learned = _read_held_out_searches(loaded.model, loaded.key)
-    strangers = None if learned is None else learned.strangers
-    return measure_open_set(loaded, people, is_probe, strangers, learned.rule if learned else DecisionRule()).to_dict(
-        len(faces.ids)
-    )
+    if learned is None:
+        return measure_open_set(loaded, people, is_probe, None, DecisionRule()).to_dict(len(faces.ids))
+    is_known = np.isin(faces.ids, unlearned, assume_unique=True, invert=True)
+    known_counts = np.bincount(people.owners[is_known], minlength=len(people.is_named))
+    is_probe = is_probe & (known_counts == 0)[people.owners]
+    strangers = tuple(s for s in learned.strangers if is_known.sum() >= MIN_GALLERY_SHARE * s.gallery_faces)
+    return measure_open_set(loaded, people, is_probe, strangers, learned.rule).to_dict(len(faces.ids))
 
 
 def _read_held_out_searches(model: Model, key: IndexKey) -> OpenSetCalibration | None:
@@ -249,6 +273,11 @@ def _read_held_out_calibration(model: Model, key: IndexKey) -> Calibration | Non
 def is_trained_here(model: Model, key: IndexKey) -> bool:
     """Whether a training fitted the model to people of this collection."""
     return "training" in model.provenance and key.collection in model.provenance["changes"]
+
+
+def find_training_change(model: Model, key: IndexKey) -> int | None:
+    """Return the change up to which the model has learned from this collection; None if it has not."""
+    return int(model.provenance["changes"][key.collection]) if is_trained_here(model, key) else None
 
 
 def _fit_calibration(

@@ -91,22 +91,22 @@ def measure_open_set(
 
     is_probe: (n,) which faces of people with a name are searched for: not those that labels alone name, since labels of
         faces that look alike would have strangers look farther away than they are
-    learned: None if the model was not trained on this gallery; a sample of its people is then searched for without
-        their own faces. Otherwise the searches of people held out of its training, which may be empty: the distances
-        between people that it was trained on are too large to stand for strangers.
+    learned: None if the model was not trained on this gallery. Otherwise the searches of people held out of its
+        training, which may be empty, and only people who have come since are probes: the distances between people that
+        it was trained on are too large to stand for strangers.
     """
     index = LockedIndex(loaded, people.ids if len(people.ids) < loaded.state.vectors else None)
     rng = np.random.default_rng(0)
     limit = int(np.clip(MAX_MULTIPLICATIONS / max(1, len(people.ids) * loaded.dim), MIN_SEARCHES, MAX_SEARCHES))
     strangers: list[StrangerSearches] = list(learned or ())
     enrolled = None
-    if learned is None and people.is_named.sum() > 1:
+    if people.is_named.sum() > 1:
         enrolled = search_gallery(index, people, people.sample(people.is_named, limit, rng, is_probe), rule)
         strangers += _summarise("leave-one-out", enrolled, len(people.ids))
     if people.is_distractor.any() and people.is_named.any():
         positions = people.sample(people.is_distractor, min(limit, MAX_DISTRACTOR_SEARCHES), rng)
         strangers += _summarise("distractors", search_gallery(index, people, positions, rule), len(people.ids))
-    several = None if enrolled is None else _keep_people_with_other_faces(enrolled, people)
+    several = None if enrolled is None or learned is not None else _keep_people_with_other_faces(enrolled, people)
     return OpenSetMeasurement(OpenSetCalibration(rule, tuple(strangers), learned is not None), several)
 
 

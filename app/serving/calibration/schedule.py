@@ -10,8 +10,8 @@ from app.db.tables import Face, Job
 from app.queue.jobs import LIVE_STATES
 from app.queue.messages import ImportEmbeddings, IngestBatch
 from app.serving.background_tasks import BackgroundTasks
-from app.serving.calibration.gallery_calibration import is_trained_here, renew_calibration
-from app.serving.deployments import DeploymentKey, ServedDeployment, drop_indexes_of
+from app.serving.calibration.gallery_calibration import renew_calibration
+from app.serving.deployments import UNCHECKED, DeploymentKey, ServedDeployment, drop_indexes_of
 from app.serving.index_builder import IndexKey
 from app.serving.loaded_index import LoadedIndex
 from app.serving.scores import Scores
@@ -37,16 +37,22 @@ class CalibrationSchedule:
     def renew_if_due(self, session: Session, served: ServedDeployment) -> None:
         """Start a new calibration of the champion if enough faces or names have changed since the last one.
 
-        The calibration is written to the deployment's row, and read from there like any other change.
+        Another model is calibrated if most of the faces are gone by which it was. The calibration is written to the
+        deployment's row, and read from there like any other change.
         """
-        index, scores = served.champion, served.scores[served.champion.key.model_id]
+        for index in served.indexes.values():
+            if index is served.champion or served.validities.get(index.key.model_id, UNCHECKED).is_outdated:
+                self._renew_if_due(session, served, index, served.scores[index.key.model_id])
+
+    def _renew_if_due(self, session: Session, served: ServedDeployment, index: LoadedIndex, scores: Scores) -> None:
         if self.tasks.busy(("calibrate", index)):
             return
         labelled = served.constraints.constraints.labelled_subjects
-        is_idle = time.monotonic() - index.last_change_at > self.idle_seconds
+        validity = served.validities.get(index.key.model_id, UNCHECKED)
+        is_idle = validity.is_outdated or time.monotonic() - index.last_change_at > self.idle_seconds
         changed_share = self._find_changed_share(session, index, scores, len(labelled)) if is_idle else 0.0
-        if any(not owner % 2 for owner in served.hubs) and not is_trained_here(index.model, index.key):
-            changed_share = 1.0  # by people with a name, whom the measurement takes into account
+        if validity.is_due:
+            changed_share = 1.0
         faces, calibrated_at_count = index.state.vectors, scores.calibrated_at_count
         started_for = scores.calibrated_at_change, faces, changed_share
         if self._started_for.get(index.key) == started_for:
@@ -55,7 +61,7 @@ class CalibrationSchedule:
             return
         if is_importing_vectors(session, index.key.collection):
             return
-        is_idle = not is_importing(session, index.key.collection)
+        is_idle = validity.is_outdated or not is_importing(session, index.key.collection)
         if needs_recalibration(faces, calibrated_at_count, is_idle, changed_share):
             self._started_for[index.key] = started_for
             self.tasks.start(("calibrate", index), partial(renew_calibration, self.database, index, labelled))

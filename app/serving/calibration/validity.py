@@ -1,0 +1,238 @@
+"""Notice when the measured thresholds of a deployment no longer hold, before it is measured again.
+
+Somebody may be enrolled for whom strangers would be taken (a hub), hubs may lose the next person, who kept them from
+being named, or most of the measured faces may be gone. A measurement does not search for faces without a name, which
+may show anybody: all of them are checked.
+"""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Self
+
+import numpy as np
+from sqlalchemy import BindParameter, Engine, Integer, bindparam, func, select
+from sqlalchemy.orm import Session
+
+from app.db.session import snapshot
+from app.db.tables import Face
+from app.serving.background_tasks import BackgroundTasks
+from app.serving.calibration.gallery_calibration import (
+    GalleryFaces,
+    find_training_change,
+    read_faces,
+    read_refused_faces,
+)
+from app.serving.calibration.open_set_measurement import REPORTED_FPIRS, LockedIndex
+from app.serving.calibration.schedule import MIN_FACES_TO_CALIBRATE
+from app.serving.deployments import UNCHECKED, DeploymentKey, ServedDeployment, Validity, drop_indexes_of
+from app.serving.faces.columns import DISTRACTOR
+from app.serving.index_builder import COLLECTION, IndexKey
+from app.serving.loaded_index import LoadedIndex
+from app.serving.scores import Scores
+from ml.identification.new_hubs import Level, NewHubs, StrangerProbes, find_named_often
+from ml.identification.open_set import MIN_GALLERY_SHARE
+from ml.identification.person_distance import DecisionRule
+from ml.identification.searches import GalleryPeople, search_gallery
+from ml.types import Ids
+
+log = logging.getLogger("likeness.engine")
+
+MIN_PROBES, MAX_PROBES = 200, 1000
+MAX_MULTIPLICATIONS = 2e10
+"""The limit of work of one check, unless it would leave fewer than MIN_PROBES."""
+REST_RATIO = 10.0
+"""After a check the next one waits so many times as long as it took."""
+SINCE: BindParameter[int] = bindparam("since", type_=Integer)
+CHANGED_QUERY = select(Face.pk, Face.subject_pk, Face.role).where(Face.collection_id == COLLECTION, Face.change > SINCE)
+CHANGED_COUNT_QUERY = select(func.count()).where(Face.collection_id == COLLECTION, Face.change > SINCE)
+NAMELESS_QUERY = select(Face.pk).where(
+    Face.collection_id == COLLECTION, Face.role != DISTRACTOR, Face.subject_pk.is_(None)
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """What a measurement was made of.
+
+    change: the collection's last change by then; faces: their number
+    trained_at: the change up to which the model has learned from this collection; None if it has not
+    levels: the thresholds; rule: how people are scored; labelled: face without a name -> who labels say that it is
+    is_labelled_alike: whether as many faces had names by labels alone
+    """
+
+    change: int
+    faces: int
+    trained_at: int | None
+    levels: Sequence[Level]
+    rule: DecisionRule
+    labelled: Mapping[int, int]
+    is_labelled_alike: bool
+
+    @classmethod
+    def of(cls, served: ServedDeployment, index: LoadedIndex, scores: Scores) -> Self:
+        """Return what the thresholds of an index were measured of."""
+        labelled = served.constraints.constraints.labelled_subjects
+        rates = sorted({scores.default_fpir, *REPORTED_FPIRS})
+        limits = [(fpir, scores.person_threshold(fpir, index.state.vectors)) for fpir in rates]
+        levels = [
+            Level(fpir, limit.person_distance, limit.nameless_distance, limit.rule.margin_weight)
+            for fpir, limit in limits
+            if limit is not None
+        ]
+        return cls(
+            scores.calibrated_at_change or 0,
+            scores.calibrated_at_count,
+            find_training_change(index.model, index.key),
+            levels,
+            scores.rule,
+            labelled,
+            scores.calibrated_at_labelled_count == len(labelled),
+        )
+
+    @property
+    def since(self) -> int:
+        """Faces that were enrolled or changed later may be hubs that were not measured."""
+        return self.change if self.trained_at is None else self.trained_at
+
+
+@dataclass(frozen=True, eq=False)
+class Checked:
+    """What was found up to a change.
+
+    measured_change: of the measurement; labelled: faces that labels named by then; new: what the new faces do
+    gone: how many of the measured faces are gone, changed or refused; named_often: owners who are named too often since
+    """
+
+    measured_change: int
+    change: int
+    labelled: frozenset[int]
+    new: NewHubs
+    gone: int
+    named_often: frozenset[int]
+    validity: Validity
+    next_at: float
+
+
+class ValidityChecks:
+    """Checks the measurements of all loaded indexes in background tasks. Only the follower's thread calls it."""
+
+    def __init__(self, database: Engine, tasks: BackgroundTasks) -> None:
+        self.database, self.tasks = database, tasks
+        self._checked: dict[IndexKey, Checked] = {}
+
+    def find(self, served: ServedDeployment) -> Mapping[str, Validity]:
+        """Return of each model of a deployment what is known of its measurement."""
+        return {
+            model_id: self._find(served, index, served.scores[model_id]) for model_id, index in served.indexes.items()
+        }
+
+    def forget(self, key: DeploymentKey) -> None:
+        """Drop what is known of a deployment that is no longer served."""
+        drop_indexes_of(key, self._checked)
+
+    def _find(self, served: ServedDeployment, index: LoadedIndex, scores: Scores) -> Validity:
+        if index.key.task != "identity" or scores.calibrated_at_change is None or not scores.calibrated_at_count:
+            return UNCHECKED
+        checked, labelled = self._checked.get(index.key), served.constraints.constraints.labelled_subjects
+        known = checked if checked and checked.measured_change == scores.calibrated_at_change else None
+        if known and known.change == index.state.change and known.labelled == labelled.keys():
+            return known.validity
+        if known and time.monotonic() < known.next_at:
+            return known.validity
+        before = served.validities.get(index.key.model_id, UNCHECKED)
+        work = partial(check, self.database, index, Measured.of(served, index, scores), known)
+        result = self.tasks.result(("validity", index.key), work)
+        if result is None:
+            return before
+        if result.validity.hubs - before.hubs:
+            log.warning("gallery.new_hubs collection=%s count=%d", served.collection, len(result.validity.hubs))
+        self._checked[index.key] = result
+        return result.validity
+
+
+def check(database: Engine, index: LoadedIndex, measured: Measured, known: Checked | None) -> Checked:
+    """Check what has changed in an index since it was measured, or since it was last checked."""
+    started, change = time.monotonic(), index.state.change
+    params = {"collection": index.key.collection, "since": measured.change}
+    with snapshot(database) as session:
+        unchanged = index.state.vectors - (session.scalar(CHANGED_COUNT_QUERY, params) or 0)
+        gone = max(0, measured.faces - unchanged)
+        if known is None or gone > known.gone:
+            known, new, named_often = None, *_search_gallery(session, index, measured, has_gone=gone > 0)
+        else:
+            new, named_often = known.new, known.named_often
+        people = _list_new_people(session, index.key.collection, measured, known)
+    for pks, rows in index.iterate_rows(np.array(sorted(people), np.int64)):
+        owners = np.array([people[pk] for pk in pks.tolist()], np.int64).reshape(-1, 2)
+        new = new.add(rows, owners[:, 0], owners[:, 1], index.index.metric, measured.levels)
+    hubs = new.find(together=measured.trained_at is None) | named_often
+    has_named = any(not owner % 2 or owner // 2 in measured.labelled for owner in hubs)
+    most_are_new = unchanged < MIN_GALLERY_SHARE * index.state.vectors >= MIN_GALLERY_SHARE * MIN_FACES_TO_CALIBRATE
+    is_outdated = most_are_new and unchanged < MIN_GALLERY_SHARE * measured.faces
+    validity = Validity(hubs, is_outdated, is_outdated or (has_named and measured.trained_at is None))
+    ended = time.monotonic()
+    next_at, labelled = ended + REST_RATIO * (ended - started), frozenset(measured.labelled)
+    return Checked(measured.change, change, labelled, new, gone, named_often, validity, next_at)
+
+
+def _list_new_people(
+    session: Session, collection: str, measured: Measured, known: Checked | None
+) -> dict[int, tuple[int, int]]:
+    """Return face -> its owner and its person, of those that are to be checked.
+
+    They differ where labels name a face that has no name.
+    """
+    params = {"collection": collection, "since": known.change if known else measured.since}
+    changed = session.execute(CHANGED_QUERY, params).all()
+    owners = {pk: 2 * pk + 1 if person is None else 2 * person for pk, person, role in changed if role != DISTRACTOR}
+    if known is None:
+        owners |= {pk: 2 * pk + 1 for pk in session.scalars(NAMELESS_QUERY, params)}
+        measured_labels = frozenset(measured.labelled if measured.is_labelled_alike else ())
+    else:
+        measured_labels = known.labelled
+        owners |= {pk: 2 * pk + 1 for pk in known.labelled - measured.labelled.keys()}
+    owners = {pk: owner for pk, owner in owners.items() if pk not in measured.labelled}
+    new_labels = measured.labelled.keys() - measured_labels
+    return {pk: (owner, owner) for pk, owner in owners.items()} | {
+        pk: (2 * pk + 1, 2 * measured.labelled[pk]) for pk in new_labels
+    }
+
+
+def _search_gallery(
+    session: Session, index: LoadedIndex, measured: Measured, *, has_gone: bool
+) -> tuple[NewHubs, frozenset[int]]:
+    """Search for people of the measured gallery as if they were strangers.
+
+    Returns what new faces are compared with, and the owners who are named too often in the gallery as it is now, if
+    faces that kept others from being named may have gone.
+    """
+    with index.lock.gen_rlock():
+        indexed = index.index.ids()
+    collection = index.key.collection
+    everybody = read_faces(session, collection)
+    usable = np.setdiff1d(np.intersect1d(everybody.ids, indexed), read_refused_faces(session, collection))
+    params = {"collection": collection, "since": measured.since}
+    changed = np.array([pk for pk, _, _ in session.execute(CHANGED_QUERY, params)], np.int64)
+    limit = int(np.clip(MAX_MULTIPLICATIONS / max(1, len(usable) * index.dim), MIN_PROBES, MAX_PROBES))
+    former, owners, searched = _find_people(index, everybody, np.setdiff1d(usable, changed), len(indexed))
+    new = NewHubs(StrangerProbes.draw(searched, former, owners, limit))
+    if not has_gone:
+        return new, frozenset()
+    present, owners, searched = _find_people(index, everybody, usable, len(indexed))
+    outcomes = search_gallery(searched, present, present.sample_rivals(limit), measured.rule)
+    owner_of = np.zeros(len(present.is_named), np.int64)
+    owner_of[present.owners] = owners
+    return new, frozenset(owner_of[sorted(find_named_often(outcomes, measured.levels))].tolist())
+
+
+def _find_people(
+    index: LoadedIndex, everybody: GalleryFaces, kept: Ids, indexed: int
+) -> tuple[GalleryPeople, Ids, LockedIndex]:
+    """Return the people of the (n,) kept faces, the (n,) owners of these, and the index that finds only them."""
+    faces = everybody.restrict_to(kept)
+    people = GalleryPeople.from_rows(faces.ids, faces.subjects, faces.is_distractor)
+    owners = np.where(faces.is_named, 2 * faces.subjects, 2 * faces.ids + 1)
+    return people, owners, LockedIndex(index, kept if len(kept) < indexed else None)

@@ -1,0 +1,164 @@
+"""Thresholds that were measured before the gallery changed: who is not named by them, until it is measured again."""
+
+import json
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from sqlalchemy import select
+
+from app.db.session import reading, writing
+from app.db.tables import Deployment, Face, Subject
+from app.resources import Resources
+from app.search.decision import OUTDATED, RankedMatch, decide, make_person_threshold
+from app.serving.calibration import gallery_calibration
+from app.serving.calibration.schedule import CalibrationSchedule
+from app.serving.deployments import UNCHECKED, Validity
+from app.serving.engine import Engine, open_engine
+from app.serving.scores import Scores
+from ml.calibration import Calibration
+from ml.distances import EUCLIDEAN
+from ml.types import Rows
+from tests.app.test_paused_follower import wait_for
+from tests.rows import GalleryWriter, make_model, people
+
+PEOPLE, PHOTOS, DIM = 160, 3, 64
+MODEL = make_model("m-64", dim=DIM)
+MIDDLE: Rows = np.zeros((1, DIM), np.float32)
+
+
+@pytest.fixture
+def database_url() -> str:
+    """No database decides these rules."""
+    return ""
+
+
+@pytest.fixture
+def gallery(resources: Resources) -> GalleryWriter:
+    rows, names = people(PEOPLE, PHOTOS, dim=DIM, spread=0.5)
+    writer = GalleryWriter(resources).make(MODEL)
+    writer.add({MODEL.id: rows}, names)
+    return writer
+
+
+@pytest.fixture
+def engine(gallery: GalleryWriter) -> Iterator[Engine]:
+    with open_engine(gallery.resources) as opened:
+        wait_until_measured(opened, PEOPLE * PHOTOS)
+        yield opened
+
+
+def wait_until_measured(engine: Engine, faces: int) -> None:
+    def is_measured() -> bool:
+        served = engine.registry.all()
+        return bool(served) and served[0].scores[MODEL.id].calibrated_at_count == faces
+
+    wait_for(is_measured, 30)
+
+
+def read_validity(engine: Engine) -> Validity:
+    return engine.registry.all()[0].validities.get(MODEL.id, UNCHECKED)
+
+
+def owner_of(gallery: GalleryWriter, pk: int) -> int:
+    with reading(gallery.resources.database) as session:
+        return 2 * (session.scalar(select(Face.subject_pk).where(Face.pk == pk)) or 0)
+
+
+@pytest.fixture
+def unmeasured(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patches:
+        patches.setattr(CalibrationSchedule, "renew_if_due", lambda *_: None)
+        yield
+
+
+def test_ordinary_people_change_nothing(gallery: GalleryWriter, engine: Engine, unmeasured: None) -> None:
+    gallery.add({MODEL.id: people(10, 1, dim=DIM, seed=5, spread=0.5)[0]}, [f"n{i}" for i in range(10)])
+    wait_for(lambda: engine.registry.all()[0].champion.state.vectors == PEOPLE * PHOTOS + 10)
+    checked = engine.follower.sync.validity_checks._checked
+    index = engine.registry.all()[0].champion
+    wait_for(lambda: index.key in checked and checked[index.key].change == index.state.change)
+    assert read_validity(engine) == UNCHECKED
+
+
+def test_a_label_that_names_a_face_in_the_middle_of_all(
+    gallery: GalleryWriter, engine: Engine, unmeasured: None
+) -> None:
+    gallery.add({MODEL.id: MIDDLE}, [None])
+    hub = 2 * gallery.pks[-1] + 1
+    wait_for(lambda: read_validity(engine) == Validity(frozenset([hub])))
+    gallery.label([(gallery.pks[0], gallery.pks[-1])], same=True)
+    wait_for(lambda: read_validity(engine) == Validity(frozenset([hub]), is_due=True))
+
+
+@pytest.mark.parametrize("how", ["deleted", "refused"])
+def test_who_has_lost_the_next_person(
+    gallery: GalleryWriter, engine: Engine, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    gallery.add({MODEL.id: np.concatenate([MIDDLE, MIDDLE + np.float32(0.01)])}, ["first", "second"])
+    wait_until_measured(engine, PEOPLE * PHOTOS + 2)
+    wait_for(lambda: read_validity(engine) == UNCHECKED)
+    left = owner_of(gallery, gallery.pks[-1])
+    with monkeypatch.context() as patches:
+        patches.setattr(CalibrationSchedule, "renew_if_due", lambda *_: None)
+        if how == "deleted":
+            gallery.remove(gallery.pks[-2:-1])
+        else:
+            refuse(gallery, "first")
+        wait_for(lambda: read_validity(engine) == Validity(frozenset([left]), is_due=True), 10)
+    wait_for(lambda: read_validity(engine) == UNCHECKED, 10)
+
+
+def refuse(gallery: GalleryWriter, subject: str) -> None:
+    with writing(gallery.resources.database) as session:
+        change = gallery._raised(session)
+        row = session.scalars(select(Subject).where(Subject.id == subject)).one()
+        row.consent = False
+        for face in session.scalars(select(Face).where(Face.subject_pk == row.pk)):
+            face.change = change
+    gallery.resources.notifier.notify("changes")
+
+
+def test_a_gallery_that_is_replaced(gallery: GalleryWriter, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patches:
+        patches.setattr(CalibrationSchedule, "renew_if_due", lambda *_: None)
+        gallery.remove(gallery.pks[: PEOPLE * PHOTOS * 3 // 4])
+        rows, names = people(PEOPLE, 1, dim=DIM, seed=5, spread=0.5)
+        gallery.add({MODEL.id: rows}, [f"n{name}" for name in names])
+        wait_for(lambda: read_validity(engine).is_outdated, 10)
+        assert read_validity(engine).is_due
+    wait_until_measured(engine, len(gallery.pks))
+    wait_for(lambda: read_validity(engine) == UNCHECKED, 10)
+
+
+def test_who_passes_a_threshold_of_a_gallery_that_is_gone() -> None:
+    scores = Scores(EUCLIDEAN, Calibration.fit(np.linspace(1, 4, 300), np.linspace(4, 9, 50_000)))
+    threshold = make_person_threshold(scores, None, 100, OUTDATED)
+    assert threshold.description is not None
+    assert (threshold.description["enough"], threshold.description["note"]) == (False, OUTDATED)
+    assert json.loads(json.dumps(threshold.description, allow_nan=False))["nameless_distance"] is None
+    for is_named in (True, False):
+        assert threshold.accepts(0.0, 100.0, -50.0, is_named) is False
+    nearest = RankedMatch(2, [0], 0.0, 1.0, -50.0, False, True, False)
+    assert decide(threshold, [nearest]) == ("unknown", None)
+
+
+def test_a_previous_model_is_measured_again_too(resources: Resources) -> None:
+    other = make_model("m-previous", dim=DIM)
+    rows, names = people(PEOPLE, PHOTOS, dim=DIM, spread=0.5)
+    gallery = GalleryWriter(resources).make(MODEL, previous=other)
+    gallery.add({MODEL.id: rows, other.id: rows}, names)
+    old = gallery_calibration.measure_gallery(resources, "staff", "identity", other)
+    with writing(resources.database) as session:
+        session.get_one(Deployment, ("staff", "identity")).measurements = {other.id: old}
+    gallery.remove(gallery.pks)
+    later, names = people(PEOPLE, 1, dim=DIM, seed=5, spread=0.5)
+    gallery.add({MODEL.id: later, other.id: later}, names)
+    with open_engine(resources) as engine:
+
+        def is_measured(model_id: str) -> bool:
+            served = engine.registry.all()
+            scores = served[0].scores.get(model_id) if served else None
+            return scores is not None and scores.calibrated_at_count == PEOPLE
+
+        wait_for(lambda: is_measured(MODEL.id) and is_measured(other.id), 30)
