@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from app.db.session import reading, writing
-from app.db.tables import Deployment, Face, Subject
+from app.db.tables import Deployment, Embedding, Face, Subject
 from app.resources import Resources
 from app.search.decision import OUTDATED, RankedMatch, decide, make_person_threshold
 from app.serving.calibration import gallery_calibration
@@ -162,3 +163,31 @@ def test_a_previous_model_is_measured_again_too(resources: Resources) -> None:
             return scores is not None and scores.calibrated_at_count == PEOPLE
 
         wait_for(lambda: is_measured(MODEL.id) and is_measured(other.id), 30)
+
+
+def test_a_hub_of_a_model_that_was_trained_here_stays_one(resources: Resources) -> None:
+    rows, names = people(PEOPLE, PHOTOS, dim=DIM, spread=0.5)
+    own = GalleryWriter(resources).make(MODEL)
+    own.add({MODEL.id: rows}, names)
+    kept = gallery_calibration.measure_gallery(resources, "staff", "identity", MODEL)["open_set"]["calibration"]
+    learned = {"training": "t", "changes": {"staff": 1}, "open_set": {"identity": kept}}
+    model = replace(make_model("m-learned", dim=DIM), provenance=learned)
+    with writing(resources.database) as session:
+        resources.models.keep(session, model)
+        session.execute(update(Embedding).values(model_id=model.id))
+    own.point(champion=model.id)
+    with open_engine(resources) as engine:
+
+        def read_hubs() -> tuple[int, frozenset[int]]:
+            [served] = engine.registry.all()
+            return served.scores[model.id].calibrated_at_count, served.validities.get(model.id, UNCHECKED).hubs
+
+        count = PEOPLE * PHOTOS
+        wait_for(lambda: bool(engine.registry.all()) and read_hubs()[0] == count, 30)
+        own.add({model.id: MIDDLE}, ["hub"])
+        hub = owner_of(own, own.pks[-1])
+        wait_for(lambda: read_hubs() == (count, frozenset([hub])))
+        later, names = people(50, 1, dim=DIM, seed=5, spread=0.5)
+        own.add({model.id: later}, [f"n{name}" for name in names])
+        wait_for(lambda: read_hubs()[0] == count + 51, 30)
+        wait_for(lambda: read_hubs() == (count + 51, frozenset([hub])))
