@@ -15,7 +15,8 @@ DEFAULT_FMR = 0.001
 class Measurement:
     """An entry of `Deployment.measurements`: see `app.serving.calibration.gallery_calibration.measure_gallery`.
 
-    change, named_faces: None if an earlier version measured it; labelled_faces: named by labels alone
+    change, named_faces, last_face: None if an earlier version measured it; labelled_faces: named by labels alone
+    last_face: the largest pk of the faces
     """
 
     calibration: Calibration | None = None
@@ -27,6 +28,7 @@ class Measurement:
     curve: tuple[OperatingPoint, ...] = ()
     open_set: OpenSetCalibration | None = None
     candidates: int | None = None
+    last_face: int | None = None
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Self:
@@ -42,4 +44,5 @@ class Measurement:
             curve=tuple(OperatingPoint(**point) for point in stored.get("curve", ())),
             open_set=OpenSetCalibration.from_dict(open_set["calibration"]) if open_set else None,
             candidates=None if candidates is None else int(candidates),
+            last_face=None if stored.get("last_face") is None else int(stored["last_face"]),
         )

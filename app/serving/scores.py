@@ -33,7 +33,8 @@ class Scores:
         version did it, which stored no confidence intervals or searched for too few of the next people
     calibrated_at_named_count: of these, the faces with a name, by labels too; None: not known
     calibrated_at_labelled_count: of these, the faces that only labels name
-    calibrated_at_change: the collection's last change by then; None: not known
+    calibrated_at_change, calibrated_at_face: the collection's last change, and the largest pk of its faces, by then;
+        None: not known
     curve: recall and latency by rising m; empty if it was not measured
     candidates: how many faces a second stage ranks; None: the index has one stage, or none was measured
     open_set: how strangers score against this gallery; None: only pairs were measured
@@ -47,6 +48,7 @@ class Scores:
     calibrated_at_named_count: int | None = None
     calibrated_at_labelled_count: int = 0
     calibrated_at_change: int | None = None
+    calibrated_at_face: int | None = None
     curve: tuple[OperatingPoint, ...] = ()
     default_fpir: float = DEFAULT_FPIR
     open_set: OpenSetCalibration | None = None
@@ -73,6 +75,7 @@ class Scores:
             calibrated_at_named_count=measured.named_faces,
             calibrated_at_labelled_count=measured.labelled_faces,
             calibrated_at_change=measured.change,
+            calibrated_at_face=measured.last_face,
             curve=measured.curve,
             default_fpir=default_fpir,
             open_set=open_set,

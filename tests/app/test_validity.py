@@ -76,9 +76,13 @@ def unmeasured(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 def test_ordinary_people_change_nothing(gallery: GalleryWriter, engine: Engine, unmeasured: None) -> None:
     gallery.add({MODEL.id: people(10, 1, dim=DIM, seed=5, spread=0.5)[0]}, [f"n{i}" for i in range(10)])
     wait_for(lambda: engine.registry.all()[0].champion.state.vectors == PEOPLE * PHOTOS + 10)
-    checked = engine.follower.sync.validity_checks._checked
     index = engine.registry.all()[0].champion
-    wait_for(lambda: index.key in checked and checked[index.key].change == index.state.change)
+
+    def is_checked() -> bool:
+        checked = engine.follower.sync.validity_checks._checked.get(("staff", "identity"), {}).get(index.key)
+        return checked is not None and checked.change == index.state.change
+
+    wait_for(is_checked)
     assert read_validity(engine) == UNCHECKED
 
 
@@ -130,6 +134,18 @@ def test_a_gallery_that_is_replaced(gallery: GalleryWriter, engine: Engine, monk
         assert read_validity(engine).is_due
     wait_until_measured(engine, len(gallery.pks))
     wait_for(lambda: read_validity(engine) == UNCHECKED, 10)
+
+
+def test_a_gallery_whose_faces_are_changed_is_not_replaced(
+    gallery: GalleryWriter, engine: Engine, unmeasured: None
+) -> None:
+    with writing(gallery.resources.database) as session:
+        change = gallery._raised(session)
+        session.execute(update(Face).values(change=change, attributes={"site": "north"}))
+    gallery.resources.notifier.notify("changes")
+    checked = engine.follower.sync.validity_checks._checked
+    wait_for(lambda: any(one is not None and one.change == change for one in checked["staff", "identity"].values()))
+    assert not read_validity(engine).is_outdated
 
 
 def test_who_passes_a_threshold_of_a_gallery_that_is_gone() -> None:

@@ -48,8 +48,8 @@ def measure_gallery(resources: Resources, collection: str, task: str, model: Mod
     {"calibration": Calibration.to_dict() or None, "default_fmr", "open_set": {"calibration":
     OpenSetCalibration.to_dict(), "rates": [{fpir, distance, possible_distance, low, high, enough, named_rightly}]} or
     None, "cells": p, "curve": [{m, recall, fraction, ms}], "faces", "named_faces": of these, "labelled_faces": of
-    these, by labels alone, "change": the last one of the collection by then, "index": its name, "measured_at",
-    "compensation": version of the source compensation that corrected the embeddings}
+    these, by labels alone, "change": the last one of the collection by then, "last_face": the largest pk,
+    "index": its name, "measured_at", "compensation": version of the source compensation that corrected the embeddings}
 
     For an index with two stages there are also "candidates", which the second stage ranks, and "candidate_curve":
     [{candidates, recall_at_1, recall, ms}].
@@ -216,6 +216,7 @@ def _measure_index(
         "named_faces": int(named.is_named.sum()),
         "labelled_faces": len(labelled_subjects),
         "change": change,
+        "last_face": int(indexed.max(initial=0)),
         "measured_at": now(),
         "compensation": loaded.key.compensation,
     }

@@ -27,11 +27,12 @@ from app.serving.calibration.gallery_calibration import (
 )
 from app.serving.calibration.open_set_measurement import REPORTED_FPIRS, LockedIndex
 from app.serving.calibration.schedule import MIN_FACES_TO_CALIBRATE
-from app.serving.deployments import UNCHECKED, DeploymentKey, ServedDeployment, Validity, drop_indexes_of
+from app.serving.deployments import DeploymentKey, ServedDeployment, Validity
 from app.serving.faces.columns import DISTRACTOR
 from app.serving.index_builder import COLLECTION, IndexKey
 from app.serving.loaded_index import LoadedIndex
 from app.serving.scores import Scores
+from ml.errors import WrongShape
 from ml.identification.new_hubs import Level, NewHubs, StrangerProbes, find_named_often
 from ml.identification.open_set import MIN_GALLERY_SHARE
 from ml.identification.person_distance import DecisionRule
@@ -43,11 +44,13 @@ log = logging.getLogger("likeness.engine")
 MIN_PROBES, MAX_PROBES = 200, 1000
 MAX_MULTIPLICATIONS = 2e10
 """The limit of work of one check, unless it would leave fewer than MIN_PROBES."""
-REST_RATIO = 10.0
+REST_RATIO = 20.0
 """After a check the next one waits so many times as long as it took."""
 SINCE: BindParameter[int] = bindparam("since", type_=Integer)
 CHANGED_QUERY = select(Face.pk, Face.subject_pk, Face.role).where(Face.collection_id == COLLECTION, Face.change > SINCE)
-CHANGED_COUNT_QUERY = select(func.count()).where(Face.collection_id == COLLECTION, Face.change > SINCE)
+COUNT_QUERY = select(func.count(), func.count().filter(Face.pk > bindparam("last_face"))).where(
+    Face.collection_id == COLLECTION, Face.change > SINCE
+)
 NAMELESS_QUERY = select(Face.pk).where(
     Face.collection_id == COLLECTION, Face.role != DISTRACTOR, Face.subject_pk.is_(None)
 )
@@ -57,7 +60,7 @@ NAMELESS_QUERY = select(Face.pk).where(
 class Measured:
     """What a measurement was made of.
 
-    change: the collection's last change by then; faces: their number
+    change: the collection's last change by then; faces: their number; last_face: their largest pk, 0 if not known
     trained_at: the change up to which the model has learned from this collection; None if it has not
     levels: the thresholds; rule: how people are scored; labelled: face without a name -> who labels say that it is
     is_labelled_alike: whether as many faces had names by labels alone
@@ -65,6 +68,7 @@ class Measured:
 
     change: int
     faces: int
+    last_face: int
     trained_at: int | None
     levels: Sequence[Level]
     rule: DecisionRule
@@ -85,6 +89,7 @@ class Measured:
         return cls(
             scores.calibrated_at_change or 0,
             scores.calibrated_at_count,
+            scores.calibrated_at_face or 0,
             find_training_change(index.model, index.key),
             levels,
             scores.rule,
@@ -121,45 +126,50 @@ class ValidityChecks:
 
     def __init__(self, database: Engine, tasks: BackgroundTasks) -> None:
         self.database, self.tasks = database, tasks
-        self._checked: dict[IndexKey, Checked] = {}
+        self._checked: dict[DeploymentKey, dict[IndexKey, Checked | None]] = {}
 
     def find(self, served: ServedDeployment) -> Mapping[str, Validity]:
         """Return of each model of a deployment what is known of its measurement."""
-        return {
-            model_id: self._find(served, index, served.scores[model_id]) for model_id, index in served.indexes.items()
+        key = served.collection, served.task
+        former = self._checked.get(key, {})
+        self._checked[key] = checked = {
+            index.key: self._check(served, index, former.get(index.key)) for index in served.indexes.values()
         }
+        return {index_key.model_id: one.validity for index_key, one in checked.items() if one is not None}
 
     def forget(self, key: DeploymentKey) -> None:
         """Drop what is known of a deployment that is no longer served."""
-        drop_indexes_of(key, self._checked)
+        self._checked.pop(key, None)
 
-    def _find(self, served: ServedDeployment, index: LoadedIndex, scores: Scores) -> Validity:
+    def _check(self, served: ServedDeployment, index: LoadedIndex, former: Checked | None) -> Checked | None:
+        """Return what is known of an index: what was known before while it is being checked, None if it was not."""
+        scores, labelled = served.scores[index.key.model_id], served.constraints.constraints.labelled_subjects
         if index.key.task != "identity" or scores.calibrated_at_change is None or not scores.calibrated_at_count:
-            return UNCHECKED
-        checked, labelled = self._checked.get(index.key), served.constraints.constraints.labelled_subjects
-        known = checked if checked and checked.measured_change == scores.calibrated_at_change else None
+            return None
+        known = former if former and former.measured_change == scores.calibrated_at_change else None
         if known and known.change == index.state.change and known.labelled == labelled.keys():
-            return known.validity
+            return known
         if known and time.monotonic() < known.next_at:
-            return known.validity
-        before = served.validities.get(index.key.model_id, UNCHECKED)
+            return known
         work = partial(check, self.database, index, Measured.of(served, index, scores), known)
-        result = self.tasks.result(("validity", index.key), work)
-        if result is None:
-            return before
-        if result.validity.hubs - before.hubs:
-            log.warning("gallery.new_hubs collection=%s count=%d", served.collection, len(result.validity.hubs))
-        self._checked[index.key] = result
-        return result.validity
+        try:
+            checked = self.tasks.result(("validity", index.key), work)
+        except WrongShape:  # faces were removed meanwhile: the next step begins anew
+            return former
+        if checked is None:
+            return former
+        if checked.validity.hubs - (former.validity.hubs if former else frozenset()):
+            log.warning("gallery.new_hubs collection=%s count=%d", served.collection, len(checked.validity.hubs))
+        return checked
 
 
 def check(database: Engine, index: LoadedIndex, measured: Measured, known: Checked | None) -> Checked:
     """Check what has changed in an index since it was measured, or since it was last checked."""
     started, change = time.monotonic(), index.state.change
-    params = {"collection": index.key.collection, "since": measured.change}
+    params = {"collection": index.key.collection, "since": measured.change, "last_face": measured.last_face}
     with snapshot(database) as session:
-        unchanged = index.state.vectors - (session.scalar(CHANGED_COUNT_QUERY, params) or 0)
-        gone = max(0, measured.faces - unchanged)
+        changed, enrolled = session.execute(COUNT_QUERY, params).one()
+        gone, left = max(0, measured.faces - index.state.vectors + changed), index.state.vectors - enrolled
         if known is None or gone > known.gone:
             known, new, named_often = None, *_search_gallery(session, index, measured, has_gone=gone > 0)
         else:
@@ -170,8 +180,8 @@ def check(database: Engine, index: LoadedIndex, measured: Measured, known: Check
         new = new.add(rows, owners[:, 0], owners[:, 1], index.index.metric, measured.levels)
     hubs = new.find(together=measured.trained_at is None) | named_often
     has_named = any(not owner % 2 or owner // 2 in measured.labelled for owner in hubs)
-    most_are_new = unchanged < MIN_GALLERY_SHARE * index.state.vectors >= MIN_GALLERY_SHARE * MIN_FACES_TO_CALIBRATE
-    is_outdated = most_are_new and unchanged < MIN_GALLERY_SHARE * measured.faces
+    can_be_measured = index.state.vectors >= MIN_FACES_TO_CALIBRATE
+    is_outdated = can_be_measured and left < MIN_GALLERY_SHARE * min(measured.faces, index.state.vectors)
     validity = Validity(hubs, is_outdated, is_outdated or (has_named and measured.trained_at is None))
     ended = time.monotonic()
     next_at, labelled = ended + REST_RATIO * (ended - started), frozenset(measured.labelled)
