@@ -52,7 +52,7 @@ def service(tmp_path: Path, database_server: Any) -> Iterator[Service]:
     settings = Settings(
         home=tmp_path / "home", database_url=url, poll_seconds=0.05, workers=1, default_recogniser="lbp"
     )
-    upgrade_database(settings.database)
+    upgrade_database(settings.database, settings.home)
     with run_service(settings) as started:
         yield started
 
