@@ -106,7 +106,7 @@ def open_resources(settings: Settings, is_running: bool = False) -> Iterator[Res
     upgrade_home(settings.home)
     for folder in FOLDERS:
         (settings.home / folder).mkdir(parents=True, exist_ok=True)
-    database, notifier = open_database(settings.database), Notifier(settings.redis_url)
+    database, notifier = open_database(settings.database, settings.home), Notifier(settings.redis_url)
     try:
         resources = Resources(
             settings=settings,

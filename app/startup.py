@@ -28,6 +28,8 @@ SQLITE_REASONS = {
     "locked": "is locked by another process. Stop that process, or start again later",
 }
 """What SQLite says -> what that means, and what to do."""
+LEFT_BEHIND = "the database was left behind by a failover"
+"""How the error begins in place of a connection to such a server. The rest says what to do."""
 
 
 class CannotStart(Exception):
@@ -81,6 +83,8 @@ def _explain_database_error(error: Exception, settings: Settings | None) -> str:
         for words, reason in SQLITE_REASONS.items():
             if words in message.lower():
                 return f"the database {address.removeprefix('sqlite:///')} {reason}"
+    if message.startswith(LEFT_BEHIND):
+        return message.replace("the database", f"the database {address}", 1)
     first = message.splitlines()[0] if message else type(original).__name__
     return f"the database {address} cannot be used: {first}. Check {PREFIX}DATABASE_URL, and that the server runs"
 

@@ -55,7 +55,7 @@ def import_archive(source: Path) -> tuple[float, float]:
     set_threads(1)
     with tempfile.TemporaryDirectory(prefix="likeness-bench-") as home:
         settings = Settings(home=Path(home), wpca_after_faces=0)
-        upgrade_database(settings.database)
+        upgrade_database(settings.database, settings.home)
         with open_resources(settings) as resources:
             upload = resources.uploads / "archive"
             upload.write_bytes(source.read_bytes())

@@ -79,7 +79,7 @@ def draw_random_gallery(faces: int, method: str) -> None:
     """Store random faces, draw their atlas, place new ones, and read it."""
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(home=Path(folder), default_recogniser="lbp")
-        upgrade_database(settings.database)
+        upgrade_database(settings.database, settings.home)
         with open_resources(settings) as resources:
             with writing(resources.database) as session:
                 make_collection(session, resources)

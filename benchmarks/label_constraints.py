@@ -105,7 +105,7 @@ def main() -> None:
     set_threads(1)
     with tempfile.TemporaryDirectory() as home:
         settings = Settings(home=Path(home))
-        upgrade_database(settings.database)
+        upgrade_database(settings.database, settings.home)
         with open_resources(settings) as resources:
             gallery, rows = fill_gallery(resources, arguments.faces, arguments.dim)
             with open_engine(resources) as engine:

@@ -104,7 +104,7 @@ def wait_until_served(client: httpx.Client, face: str) -> None:
 
 def measure(settings: Settings, trials: int, label_counts: Sequence[int]) -> Iterator[tuple[int, list[float]]]:
     """Yield the number of settled labels and the seconds of each trial. Each trial labels a pair of its own."""
-    upgrade_database(settings.database)
+    upgrade_database(settings.database, settings.home)
     rows = np.random.default_rng(0).standard_normal((FACES, DIM)).astype(np.float32)
     with open_resources(settings) as resources, ExitStack() as stack:
         gallery = GalleryWriter(resources, COLLECTION).make(make_model("m", dim=DIM))

@@ -120,7 +120,7 @@ def main() -> None:
         settings = Settings(home=args.home or Path(folder), default_recogniser="lbp")
         is_new = not (settings.home / "likeness.sqlite").exists()
         settings.home.mkdir(parents=True, exist_ok=True)
-        upgrade_database(settings.database)
+        upgrade_database(settings.database, settings.home)
         with open_resources(settings) as resources:
             if is_new:
                 write_collections(resources, args.collections, args.faces, args.dim, args.labels)

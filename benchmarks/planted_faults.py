@@ -72,7 +72,7 @@ def examine(model: Model, gallery: FaultyGallery, max_searches: int = MAX_SEARCH
     """Write a gallery into a new home, examine it, and return all findings, the surest of each kind first."""
     with tempfile.TemporaryDirectory() as home:
         settings = Settings(home=Path(home), default_recogniser="lbp")
-        upgrade_database(settings.database)
+        upgrade_database(settings.database, settings.home)
         with open_resources(settings) as resources:
             ids = write_gallery(GalleryWriter(resources).make(model), model, gallery)
             with writing(resources.database) as session:

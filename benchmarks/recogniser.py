@@ -250,7 +250,7 @@ def _import_ms(recogniser: str, sample: list[bytes]) -> float:
     """Enrol in chunks, like a worker, and return the milliseconds per photo. The first chunk does not count."""
     with tempfile.TemporaryDirectory() as home:
         settings = Settings(home=Path(home), default_recogniser=recogniser, wpca_after_faces=0)
-        upgrade_database(settings.database)
+        upgrade_database(settings.database, settings.home)
         with open_resources(settings) as resources:
             with writing(resources.database) as session:
                 ensure_built_in(session, resources.models, resources.default_recogniser)

@@ -50,7 +50,7 @@ def open_gallery(faces: int, dim: int) -> Iterator[Resources]:
     """Yield the resources of a new home with so many drawn descriptors."""
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(home=Path(folder), default_recogniser="lbp")
-        upgrade_database(settings.database)
+        upgrade_database(settings.database, settings.home)
         with open_resources(settings) as resources:
             vectors = ExternalDescriptor(name=NAME, dim=dim, metric="l2")
             body = CollectionIn(description="", descriptor=CollectionDescriptor(external=vectors))

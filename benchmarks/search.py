@@ -70,7 +70,7 @@ def main() -> None:
     set_threads(1)
     with tempfile.TemporaryDirectory() as home:
         settings = Settings(home=Path(home))
-        upgrade_database(settings.database)
+        upgrade_database(settings.database, settings.home)
         port = find_free_port()
         with open_resources(settings) as resources:
             model, other = (make_model(f"m-{i}", dim=args.dim, seed=i) for i in (1, 2))

@@ -80,7 +80,7 @@ def find_pairs(people: Ids, ids: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def measure(settings: Settings, model: Model, crops: Crops, people: Ids) -> tuple[float, list[float], list[float]]:
     """Return the seconds until the corrections are served, and those of each label until then and at rest."""
-    upgrade_database(settings.database)
+    upgrade_database(settings.database, settings.home)
     with open_resources(settings) as resources, ExitStack() as stack:
         gallery = GalleryWriter(resources, COLLECTION).make(model)
         ids = write_gallery(gallery, model, crops)

@@ -53,7 +53,7 @@ def main() -> None:
     options = {"dim": args.dim} | {n: json.loads(v) for n, _, v in (o.partition("=") for o in args.option)}
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(home=Path(folder))
-        upgrade_database(settings.database)
+        upgrade_database(settings.database, settings.home)
         with open_resources(settings) as resources:
             with writing(resources.database) as session:
                 ensure_lbp_model(session, resources.models)

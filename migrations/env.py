@@ -9,7 +9,7 @@ from app.db.tables import Base
 def run() -> None:
     url = context.config.get_main_option("sqlalchemy.url")
     assert url, "the address of the database is missing"
-    database = open_database(url)
+    database = open_database(url, context.config.attributes.get("home"))
     with database.execution_options(writes=True).connect() as connection:
         context.configure(
             connection,

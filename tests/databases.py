@@ -33,7 +33,7 @@ def migrate(settings: Settings) -> None:
         return
     path = settings.home / "likeness.sqlite"
     if path.exists():
-        upgrade_database(settings.database)
+        upgrade_database(settings.database, settings.home)
     else:
         shutil.copyfile(migrated_file(), path)
 
@@ -43,7 +43,7 @@ def migrated_file() -> Path:
     """An empty SQLite database of the newest schema."""
     home = Path(tempfile.mkdtemp(prefix="likeness-schema-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
-    upgrade_database(Settings(home=home).database)
+    upgrade_database(Settings(home=home).database, None)
     path = home / "likeness.sqlite"
     with closing(sqlite3.connect(path)) as database:
         database.execute("pragma wal_checkpoint(truncate)")
@@ -53,7 +53,7 @@ def migrated_file() -> Path:
 @contextmanager
 def administer(server: str) -> Iterator[Engine]:
     """Open the server itself, to create databases and to drop them, each with a statement of its own transaction."""
-    database = open_database(Settings(database_url=server).database)
+    database = open_database(Settings(database_url=server).database, None)
     try:
         yield database.execution_options(isolation_level="AUTOCOMMIT")
     finally:
@@ -71,7 +71,7 @@ def migrated_database(server: str) -> str:
     name = "migrated"
     with administer(server) as administration:
         execute(administration, f"create database {name}")
-    upgrade_database(Settings(database_url=address(server, name)).database)
+    upgrade_database(Settings(database_url=address(server, name)).database, None)
     return name
 
 

@@ -64,7 +64,7 @@ class ServiceSubprocess:
         """Create an administrator's key, and the database if there is none."""
         settings = Settings.from_env(self.env)
         migrate(settings)
-        database = open_database(settings.database)
+        database = open_database(settings.database, settings.home)
         try:
             with writing(database) as session:
                 return keys.create_key(session, "admin", "test")[1]

@@ -27,7 +27,7 @@ def check_photos_have_rows(settings: Settings) -> None:
     if not any((settings.home / "blobs").glob(f"{PREFIX}*")):
         return
     if _has_content(settings):
-        database = open_database(settings.database)
+        database = open_database(settings.database, settings.home)
         try:
             if read_schema_revision(database) is not None:
                 return

@@ -45,7 +45,7 @@ def sign() -> None:
     require_database(settings)
     models = settings.model_folder
     with exit_with_reason(settings):
-        database = open_database(settings.database)
+        database = open_database(settings.database, settings.home)
         with writing(database) as session:
             AuditChain(settings.home).append(session, [EntryDraft.make("model.sign")])
         close_database(database)

@@ -79,9 +79,9 @@ def check_tables(database: Engine) -> None:
             raise CannotStart(f"the database lacks {lost}: it is damaged. Restore it from a backup")
 
 
-def make_newer_schema_error(url: str) -> CannotStart:
+def make_newer_schema_error(url: str, home: Path | None) -> CannotStart:
     """Return the error for a database whose schema this version does not know."""
-    database = open_database(url)
+    database = open_database(url, home)
     try:
         return _describe_newer_schema(str(read_schema_revision(database)))
     finally:

@@ -3,6 +3,7 @@
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Executable, create_engine, event, make_url
@@ -12,6 +13,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.db.database_file import find_database_path, watch_database_file
 from app.db.failures import describe_failure, parse_stored_json, report_damage, report_internal_error
+from app.db.servers.connections import watch_server
 from app.db.visibility import RestrictedSession
 
 REQUEST_THREADS = 40
@@ -41,12 +43,13 @@ CHECK_OPTION = "check"
 MISSING_TABLE = "no such table"
 
 
-def open_database(url: str) -> Engine:
+def open_database(url: str, home: Path | None) -> Engine:
     """Open a database.
 
     SQLite runs in WAL mode, waits 10 s for a lock, syncs the disk at every commit, and overwrites what is deleted.
     Transactions raise Busy once its file is not the one that was opened, or if it is damaged.
     Errors do not show the values of a statement, which would be names in a log.
+    home: of the service, whose processes know which servers of PostgreSQL were left behind; None: of no service
     """
     if not url.startswith("sqlite"):
         options = {"pool_size": REQUEST_THREADS, "max_overflow": 24, "pool_pre_ping": True, "hide_parameters": True}
@@ -54,6 +57,7 @@ def open_database(url: str) -> Engine:
         limits = {name: value for name, value in CONNECTION_LIMITS.items() if name not in stated}
         database = create_engine(url, connect_args=limits, **options)
         event.listen(database, "handle_error", report_internal_error)
+        watch_server(database, home)
         return database
     database = create_engine(
         url,

@@ -103,7 +103,7 @@ def copy_rows(folder: Path, manifest: SnapshotManifest, path: Path) -> None:
     shutil.copyfile(rows, path)
     _check_schema(folder, path)
     try:
-        upgrade_database(f"sqlite:///{path}")
+        upgrade_database(f"sqlite:///{path}", None)
     except DatabaseError as error:
         raise Invalid(f"the rows of {folder} cannot be brought to this version: {error.orig}") from error
     _check_names(folder, path)

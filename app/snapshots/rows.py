@@ -64,7 +64,7 @@ def _make_empty_rows() -> bytes:
     """Return a database of the newest schema without rows, made once in a process: that takes a tenth of a second."""
     with TemporaryDirectory(prefix="likeness-rows-") as folder:
         path = Path(folder) / "rows.sqlite"
-        upgrade_database(f"sqlite:///{path}")
+        upgrade_database(f"sqlite:///{path}", None)
         database = open_rows(path)
         try:
             with database.begin() as connection:

@@ -31,7 +31,7 @@ def write_gallery(home: Path, faces: int, dim: int = 64, *, has_challenger: bool
     """Write a collection of drawn embeddings into a new home. A challenger has the same embeddings as the champion."""
     settings = Settings(home=home, default_recogniser="lbp")
     home.mkdir(parents=True, exist_ok=True)
-    upgrade_database(settings.database)
+    upgrade_database(settings.database, settings.home)
     rows, subjects = people(faces // FACES_PER_PERSON, FACES_PER_PERSON, dim=dim)
     model = make_model("m-1", dim=dim)
     others = {"challenger": make_model("m-2", dim=dim, seed=1)} if has_challenger else {}

@@ -34,7 +34,7 @@ def test_a_full_disk_makes_a_compaction_wait_and_not_fail(tmp_path: Path) -> Non
     """Else the job of an erasure would end, and those that wait for it with it."""
     migrate(settings := Settings(home=tmp_path))
     file = tmp_path / "likeness.sqlite"
-    database = open_database(settings.database)
+    database = open_database(settings.database, settings.home)
     try:
         with writing(database) as session:
             session.add_all([Collection(id=f"c{number}") for number in range(COLLECTIONS)])

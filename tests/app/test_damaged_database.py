@@ -26,7 +26,7 @@ DEEP = "[" * 100_000
 def file(tmp_path: Path) -> Path:
     """The database of a service, with a subject in a collection."""
     path = Path(shutil.copy(migrated_file(), tmp_path / "likeness.sqlite"))
-    database = open_database(f"sqlite:///{path}")
+    database = open_database(f"sqlite:///{path}", None)
     with writing(database) as session:
         session.add(Collection(id="staff"))
         session.flush()
@@ -46,16 +46,16 @@ def execute(file: Path, statement: str) -> None:
     [("drop table labels", "the table labels"), ("alter table jobs drop column done", "the column done of the table")],
 )
 def test_a_missing_table_keeps_a_process_from_starting(file: Path, statement: str, words: str) -> None:
-    database = open_database(f"sqlite:///{file}")
+    database = open_database(f"sqlite:///{file}", None)
     check_tables(database)
     close_database(database)
     execute(file, statement)
     with pytest.raises(CannotStart, match=words):
-        check_tables(open_database(f"sqlite:///{file}"))
+        check_tables(open_database(f"sqlite:///{file}", None))
 
 
 def test_a_table_that_is_lost_while_the_service_runs_is_no_matter_of_being_busy(file: Path) -> None:
-    database = open_database(f"sqlite:///{file}")
+    database = open_database(f"sqlite:///{file}", None)
     execute(file, "drop table labels")
     with pytest.raises(Busy, match="is damaged"), writing(database) as session:
         session.execute(text("delete from labels"))
@@ -65,14 +65,14 @@ def test_a_table_that_is_lost_while_the_service_runs_is_no_matter_of_being_busy(
 @pytest.mark.parametrize("value", ["{bad", DEEP, "[1"], ids=["bad", "deep", "cut"])
 def test_damaged_metadata_are_read_as_none(file: Path, value: str) -> None:
     execute(file, f"update subjects set metadata = '{value}'")
-    database = open_database(f"sqlite:///{file}")
+    database = open_database(f"sqlite:///{file}", None)
     with reading(database) as session:
         assert session.scalars(select(Subject)).one().attributes == {}
     close_database(database)
 
 
 def test_another_damaged_value_is_answered_with_503(file: Path) -> None:
-    database = open_database(f"sqlite:///{file}")
+    database = open_database(f"sqlite:///{file}", None)
     with writing(database) as session:
         session.add(Job(id="one", kind="sweep", body={}, queue="default"))
     execute(file, "update jobs set body = '{bad'")
@@ -85,7 +85,7 @@ def test_another_damaged_value_is_answered_with_503(file: Path) -> None:
 
 def test_text_that_is_none_is_damage_at_the_start_too(file: Path) -> None:
     execute(file, "update subjects set external_id = cast(x'ff' as text)")
-    database = open_database(f"sqlite:///{file}")
+    database = open_database(f"sqlite:///{file}", None)
     with pytest.raises(Busy) as caught, writing(database) as session:
         session.scalars(select(Subject)).all()
     settings = Settings(home=file.parent)
@@ -101,7 +101,7 @@ def test_flipped_bytes_are_damage(file: Path, flipped: range) -> None:
         for offset in flipped:
             content[page + offset] ^= 0xFF
     file.write_bytes(content)
-    database = open_database(f"sqlite:///{file}")
+    database = open_database(f"sqlite:///{file}", None)
 
     def use_everything() -> None:
         with writing(database) as session:

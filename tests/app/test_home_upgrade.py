@@ -60,7 +60,7 @@ def test_a_new_home_is_left_alone(tmp_path: Path) -> None:
 def test_the_models_of_an_earlier_home_are_served(home: Path) -> None:
     """The rows of the tables hold no path, so a model that was saved before is loaded by its id."""
     settings = Settings(home=home)
-    upgrade_database(settings.database)
+    upgrade_database(settings.database, settings.home)
     with open_resources(settings) as resources:
         assert resources.models.get("m-one").id == "m-one"
         with writing(resources.database) as session:

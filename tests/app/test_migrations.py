@@ -48,7 +48,7 @@ def old(url: str) -> str:
 
 
 def test_an_upgrade_keeps_every_row(old: str) -> None:
-    upgrade_database(old)
+    upgrade_database(old, None)
     with open_engine(old).begin() as connection:
         deployments = "select champion, previous, version, default_fpir, measurements, label_policy from deployments"
         [(champion, previous, version, fpir, measurements, label_policy)] = connection.execute(text(deployments)).all()
@@ -69,7 +69,7 @@ def test_an_upgrade_keeps_every_row(old: str) -> None:
 
 
 def test_the_renamed_tables_keep_their_keys_and_indexes(old: str) -> None:
-    upgrade_database(old)
+    upgrade_database(old, None)
     tables = inspect(open_engine(old))
     assert "generations" not in tables.get_table_names()
     assert [index["column_names"] for index in tables.get_indexes("models")] == [["training_id"]]
@@ -80,7 +80,7 @@ def test_the_renamed_tables_keep_their_keys_and_indexes(old: str) -> None:
 
 
 def test_the_sources_and_their_compensation_can_be_stored(old: str) -> None:
-    upgrade_database(old)
+    upgrade_database(old, None)
     with open_engine(old).begin() as connection:
         connection.execute(text("update faces set source = 'gate-2' where pk = 5"))
         row = text(
@@ -107,7 +107,7 @@ def test_a_collection_with_labels_of_the_first_version_has_them_read(old: str) -
             " values ('identity', 5, 6, true, 'ana', '', 1)",
         ):
             connection.execute(text(row))
-    upgrade_database(old)
+    upgrade_database(old, None)
     with open_engine(old).begin() as connection:
         collections = connection.execute(text("select id, label_change from collections order by id")).all()
         assert collections == [("c", 1), ("unlabelled", 0)]
@@ -115,7 +115,7 @@ def test_a_collection_with_labels_of_the_first_version_has_them_read(old: str) -
 
 
 def test_a_downgrade_brings_the_first_version_back(old: str) -> None:
-    upgrade_database(old)
+    upgrade_database(old, None)
     command.downgrade(make_config(old), "0001")
     columns = {column["name"] for column in inspect(open_engine(old)).get_columns("deployments")}
     assert "facts" in columns
@@ -128,7 +128,7 @@ def test_a_downgrade_brings_the_first_version_back(old: str) -> None:
 
 
 def test_clusters_of_faces_go_with_their_collection_and_without_their_subject(old: str) -> None:
-    upgrade_database(old)
+    upgrade_database(old, None)
     with open_engine(old).begin() as connection:
         if connection.dialect.name == "sqlite":
             connection.execute(text("pragma foreign_keys = on"))
@@ -154,7 +154,7 @@ def test_clusters_of_faces_go_with_their_collection_and_without_their_subject(ol
 
 
 def test_coordinates_go_with_their_face_and_atlases_with_their_collection(old: str) -> None:
-    upgrade_database(old)
+    upgrade_database(old, None)
     with open_engine(old).begin() as connection:
         if connection.dialect.name == "sqlite":
             connection.execute(text("pragma foreign_keys = on"))
@@ -178,7 +178,7 @@ def test_coordinates_go_with_their_face_and_atlases_with_their_collection(old: s
 
 
 def test_the_rule_for_labels_and_a_training_policy_can_be_stored(old: str) -> None:
-    upgrade_database(old)
+    upgrade_database(old, None)
     with open_engine(old).begin() as connection:
         rule = "select label_weights, label_quorum from deployments"
         assert connection.execute(text(rule)).all() == [("equal", 1)]
@@ -195,7 +195,7 @@ def test_the_rule_for_labels_and_a_training_policy_can_be_stored(old: str) -> No
 
 
 def test_the_mark_of_a_damaged_face_goes_with_the_face(old: str) -> None:
-    upgrade_database(old)
+    upgrade_database(old, None)
     with open_engine(old).begin() as connection:
         if connection.dialect.name == "sqlite":
             connection.execute(text("pragma foreign_keys = on"))
@@ -208,7 +208,7 @@ def test_the_mark_of_a_damaged_face_goes_with_the_face(old: str) -> None:
 
 
 def test_the_totals_of_a_shadow_go_with_their_collection(old: str) -> None:
-    upgrade_database(old)
+    upgrade_database(old, None)
     counts = (
         "compared, same_first, decided, same_decision, named_by_both, named_differently, named_by_champion_only,"
         " named_by_challenger_only, overlap, overlap_squares, probabilities, probability_difference,"
@@ -241,7 +241,7 @@ def test_the_secrets_of_keys_are_removed_from_stored_answers(old: str) -> None:
     with open_engine(old).begin() as connection:
         for name, body in bodies.items():
             connection.execute(answer, {"name": name, "body": body})
-    upgrade_database(old)
+    upgrade_database(old, None)
     with open_engine(old).begin() as connection:
         stored = {
             name: bytes(body) for name, body in connection.execute(text("select idempotency_key, body from answers"))
@@ -257,7 +257,7 @@ def test_an_erasure_outlives_its_collection_and_stored_answers_are_kept(old: str
             " values ('k0', 'a', 'f', 201, '{}', :body, 1)"
         )
         connection.execute(text(answer), {"body": b"{}"})
-    upgrade_database(old)
+    upgrade_database(old, None)
     with open_engine(old).begin() as connection:
         if connection.dialect.name == "sqlite":
             connection.execute(text("pragma foreign_keys = on"))
@@ -282,7 +282,7 @@ def test_keys_keep_working_and_the_audit_log_can_be_stored(old: str) -> None:
     key = "insert into keys (id, name, digest, role, collections, created_at) values ('k', 'n', 'd', 'admin', '[]', 1)"
     with open_engine(old).begin() as connection:
         connection.execute(text(key))
-    upgrade_database(old)
+    upgrade_database(old, None)
     with open_engine(old).begin() as connection:
         columns = "select id, digest, revoked_at, expires_at, previous_digest, previous_until from keys"
         assert connection.execute(text(columns)).all() == [("k", "d", None, None, None, None)]

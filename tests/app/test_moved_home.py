@@ -45,7 +45,7 @@ def resources(settings: Settings) -> Iterator[Resources]:
 
 
 def test_a_database_file_that_is_gone_is_not_made_anew(settings: Settings) -> None:
-    database, file = open_database(settings.database), settings.home / "likeness.sqlite"
+    database, file = open_database(settings.database, settings.home), settings.home / "likeness.sqlite"
     with reading(database) as session:
         session.execute(text("select 1"))
     moved = file.rename(settings.home / "moved.sqlite")
@@ -62,7 +62,7 @@ def test_a_database_file_that_is_gone_is_not_made_anew(settings: Settings) -> No
 
 
 def test_a_write_is_not_committed_to_a_file_that_is_gone(settings: Settings) -> None:
-    database, file = open_database(settings.database), settings.home / "likeness.sqlite"
+    database, file = open_database(settings.database, settings.home), settings.home / "likeness.sqlite"
     copy = shutil.copy(file, settings.home / "copy.sqlite")
     moved = settings.home / "moved.sqlite"
 

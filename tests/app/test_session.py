@@ -27,7 +27,7 @@ from app.resources import Resources
 
 def test_a_connection_in_use_is_closed_when_it_is_returned_to_a_closed_database(settings: Settings) -> None:
     settings.home.mkdir(parents=True, exist_ok=True)
-    database = open_database(settings.database)
+    database = open_database(settings.database, settings.home)
     closed = []
     with database.connect() as early:
         driver = early.connection.driver_connection
@@ -42,7 +42,7 @@ def test_a_connection_in_use_is_closed_when_it_is_returned_to_a_closed_database(
 
 def test_the_connection_that_was_returned_last_is_used_first(settings: Settings) -> None:
     settings.home.mkdir(parents=True, exist_ok=True)
-    database = open_database(settings.database)
+    database = open_database(settings.database, settings.home)
     if database.dialect.name == "sqlite":
         with database.connect() as first, database.connect() as second:
             last = first.connection.driver_connection
@@ -58,7 +58,7 @@ def test_a_connection_to_sqlite_is_opened_anew_after_some_minutes(
 ) -> None:
     """One that is used rarely would fill its caches for hours."""
     settings.home.mkdir(parents=True, exist_ok=True)
-    database = open_database(settings.database)
+    database = open_database(settings.database, settings.home)
     if database.dialect.name == "sqlite":
         with database.connect() as connection:
             first = connection.connection.driver_connection

@@ -155,7 +155,7 @@ def test_processes_that_add_at_once_lose_nothing(resources: Resources) -> None:
     errors: list[BaseException] = []
 
     def add(times: int) -> None:
-        database = open_database(resources.settings.database)
+        database = open_database(resources.settings.database, resources.settings.home)
         try:
             for _ in range(times):
                 with writing(database) as session:

@@ -25,7 +25,7 @@ def silent_server() -> Iterator[int]:
 def test_a_server_that_answers_nothing_is_not_waited_for(silent_server: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(CONNECTION_LIMITS, "connect_timeout", 2)  # libpq's least
     settings = Settings(database_url=f"postgresql://likeness@127.0.0.1:{silent_server}/likeness")
-    database = open_database(settings.database)
+    database = open_database(settings.database, settings.home)
     started = time.monotonic()
     with pytest.raises(OperationalError), reading(database) as session:
         session.execute(text("select 1"))
@@ -34,7 +34,7 @@ def test_a_server_that_answers_nothing_is_not_waited_for(silent_server: int, mon
 
 @pytest.mark.parametrize(("query", "seconds"), [("", "5"), ("&connect_timeout=9", "9")])
 def test_the_address_may_state_other_limits(postgres: str, query: str, seconds: str) -> None:
-    database = open_database(Settings(database_url=postgres + query).database)
+    database = open_database(Settings(database_url=postgres + query).database, None)
     with database.connect() as connection:
         driver = connection.connection.driver_connection
         assert driver is not None

@@ -69,7 +69,7 @@ def empty_service(folder: Path) -> Settings:
 
 
 def restore(settings: Settings, folder: Path) -> Restored:
-    database = open_database(settings.database)
+    database = open_database(settings.database, settings.home)
     try:
         return restore_service(database, settings.home, folder, quiet)
     finally:
@@ -503,7 +503,7 @@ def test_the_commands_copy_check_and_restore(
     assert restored.exit_code == 0, restored.output
     assert runner.invoke(app, ["restore", folder, "--as", "x"], env=one).exit_code == 2
     for path, recorded in ((other, ("snapshot.restore", None)), (one, ("snapshot.restore", "copy"))):
-        database = open_database(Settings(home=Path(path["LIKENESS_HOME"])).database)
+        database = open_database(Settings(home=Path(path["LIKENESS_HOME"])).database, None)
         with reading(database) as session:
             assert session.execute(select(AuditEntry.action, AuditEntry.collection_id)).all() == [recorded]
         close_database(database)
@@ -541,7 +541,7 @@ def test_an_interrupted_restore_of_a_service_can_be_repeated(service: Service, t
     enrol_staff(service.client)
     take(service.resources, tmp_path / "copy")
     settings = empty_service(tmp_path / "other")
-    database = open_database(settings.database)
+    database = open_database(settings.database, settings.home)
     with pytest.raises(Stop):
         restore_service(database, settings.home, tmp_path / "copy", stop_at(step))
     close_database(database)

@@ -16,7 +16,7 @@ def test_half_of_the_measured_searches_are_recorded(tmp_path: Path) -> None:
     milliseconds = asyncio.run(searcher.measure(5))
     assert milliseconds.shape == (5, 2)
     assert (milliseconds > 0).all()
-    database = open_database(searcher.settings.database)
+    database = open_database(searcher.settings.database, searcher.settings.home)
     with reading(database) as session:
         recorded = select(func.count()).where(AuditEntry.action == "search.vector", AuditEntry.status == 200)
         assert session.scalar(recorded) == 6, "5, and the one that finds the index ready"

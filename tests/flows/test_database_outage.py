@@ -8,6 +8,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def service(tmp_path: Path, database_server: Any) -> Iterator[Service]:
     settings = Settings(
         home=tmp_path / "home", database_url=url, poll_seconds=0.05, workers=1, default_recogniser="lbp"
     )
-    upgrade_database(settings.database)
+    upgrade_database(settings.database, settings.home)
     with run_service(settings) as started:
         yield started
 
@@ -130,9 +131,11 @@ def lose_last_commit(service: Service, server: Any, gallery: GalleryWriter) -> s
             execute(administration, "checkpoint")
         face_id = add_one_face(gallery)
         service.wait_for_indexes()
-        with database.connect() as connection:
+        with database.connect() as connection, database.connect() as other:
             os.kill(connection.scalar(text("select pg_backend_pid()")) or 0, signal.SIGKILL)
             connection.invalidate()
+            with suppress(OperationalError):  # the server ends it once it has noticed
+                other.execute(text(f"select pg_sleep({MAX_SECONDS})"))
         if face_id not in list_faces(gallery):
             return face_id
         assert time.monotonic() < deadline, "no commit was lost"

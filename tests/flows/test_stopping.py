@@ -25,8 +25,8 @@ from tests.service_subprocess import LIKENESS_COMMAND, ROOT
 def job(tmp_path: Path) -> tuple[str, str]:
     """The id of a queued job, and a key that may read it."""
     settings = Settings(home=tmp_path)
-    upgrade_database(settings.database)
-    with writing(open_database(settings.database)) as session:
+    upgrade_database(settings.database, settings.home)
+    with writing(open_database(settings.database, settings.home)) as session:
         session.add(Collection(id="staff", change=0))
         waiting = enqueue(session, ImportArchive(collection="staff", path="/none"), delay=3600.0)
         return waiting.id, keys.create_key(session, "admin", "test")[1]

@@ -26,7 +26,7 @@ def verify(
     """Check that no entry of the audit log was altered or removed. Exits with 1 and names the first that was."""
     settings = Settings.from_env(os.environ)
     require_database(settings)
-    database = open_database(settings.database)
+    database = open_database(settings.database, settings.home)
     try:
         verified = verify_chain(database, AuditChain(settings.home), after)
     finally:

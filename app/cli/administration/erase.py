@@ -69,7 +69,7 @@ def verify(
 
 @contextmanager
 def _open(settings: Settings) -> Iterator[Engine]:
-    database = open_database(settings.database)
+    database = open_database(settings.database, settings.home)
     try:
         yield database
     finally:

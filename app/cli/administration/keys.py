@@ -60,8 +60,8 @@ def list_keys() -> None:
         settings = Settings.from_env(os.environ)
     require_database(settings)
     with exit_with_reason(settings):
-        upgrade_database(settings.database)
-    database = open_database(settings.database)
+        upgrade_database(settings.database, settings.home)
+    database = open_database(settings.database, settings.home)
     with reading(database) as session:
         for key in session.scalars(select(Key).order_by(Key.id)):
             print(key.id, key.role.ljust(8), ",".join(key.collections) or "all", _describe_state(key), key.name)
@@ -113,8 +113,8 @@ def _change_keys(action: str, new: bool | None = None) -> Iterator[tuple[Session
     require_database(settings, new)
     with exit_with_reason(settings):
         create_home(settings.home)
-        upgrade_database(settings.database)
-    database, changed, chain = open_database(settings.database), list[Key](), AuditChain(settings.home)
+        upgrade_database(settings.database, settings.home)
+    database, changed, chain = open_database(settings.database, settings.home), list[Key](), AuditChain(settings.home)
     try:
         with exit_with_reason(settings):
             check_home_of_database(database, chain)

@@ -126,8 +126,8 @@ def _open(settings: Settings) -> Iterator[Engine]:
     """Open the service's database with the schema of this version."""
     with _end_on_refusal():
         with exit_with_reason(settings):
-            upgrade_database(settings.database)
-        database = open_database(settings.database)
+            upgrade_database(settings.database, settings.home)
+        database = open_database(settings.database, settings.home)
         try:
             with exit_with_reason(settings):
                 check_home_of_database(database, AuditChain(settings.home))

@@ -77,7 +77,7 @@ class ApiProcess:
 
 def find_schema_fault(settings: Settings) -> CannotStart | None:
     """Return why this version cannot use the database, which a newer one has migrated; None if it may be able to."""
-    database = open_database(settings.database)
+    database = open_database(settings.database, settings.home)
     try:
         with reading(database) as session:
             check_own_schema(session)

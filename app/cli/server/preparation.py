@@ -44,10 +44,10 @@ def prepare_home(settings: Settings) -> Preparation:
 def migrate(settings: Settings) -> None:
     """Migrate the database if it has an older schema, and check its tables."""
     create_home(settings.home)
-    database = open_database(settings.database)
+    database = open_database(settings.database, settings.home)
     try:
         if not is_newest_schema(database):
-            upgrade_database(settings.database)
+            upgrade_database(settings.database, settings.home)
         check_tables(database)
     finally:
         close_database(database)
@@ -58,7 +58,7 @@ def create_first_key(settings: Settings) -> str | None:
 
     Raises CannotStart if the database belongs to another home.
     """
-    database = open_database(settings.database)
+    database = open_database(settings.database, settings.home)
     try:
         chain = AuditChain(settings.home)
         check_home_of_database(database, chain)
@@ -80,7 +80,7 @@ def check_replaceable(settings: Settings) -> None:
 
     Raises CannotStart, OperationalError, DatabaseError.
     """
-    database = open_database(settings.database)
+    database = open_database(settings.database, settings.home)
     try:
         check_schema(database)
         if not is_newest_schema(database):

@@ -1,0 +1,1 @@
+"""Keep away from a server of PostgreSQL that a failover left behind."""

@@ -1,0 +1,142 @@
+"""Open no connection to a server of PostgreSQL that a failover left behind, and that was started again.
+
+It knows nothing of what was written since: who refused consent, and who was erased.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine, event
+from sqlalchemy.engine import Dialect
+from sqlalchemy.exc import DisconnectionError
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from app.db.servers.history import SERVERS_FILE, ServerHistory, ServerTimeline
+from app.startup import LEFT_BEHIND
+
+REPORT_SECONDS = 60.0
+HOST_OPTIONS = ("host", "hostaddr", "port")
+"""The options of libpq that may be lists, of one value for each host."""
+TIMELINE_DIGITS = 8
+SERVER_QUERY = (
+    "select system_identifier::text, case when not pg_is_in_recovery() then"
+    f" left(pg_walfile_name(pg_current_wal_lsn()), {TIMELINE_DIGITS}) end from pg_control_system()"
+)
+"""What `pg_control_checkpoint` says of the timeline is out of date for a while after a failover."""
+SERVER_INFO = "server"
+
+log = logging.getLogger("likeness.database")
+
+
+class _LeftBehindError(Exception):
+    """A failover left the server of a connection behind. host: its address, which only the log may show"""
+
+    def __init__(self, host: str, reason: str) -> None:
+        super().__init__(reason)
+        self.host = host
+
+
+def watch_server(database: Engine, home: Path | None) -> None:
+    """Open no connection to a server that a failover left behind, and use none that is open.
+
+    Engines raise OperationalError in place of such a connection. home: see `ServerHistory`
+    """
+    history = ServerHistory(home)
+    connector = _Connector(history)
+
+    def connect(dialect: Dialect, record: ConnectionPoolEntry | None, values: Any, options: dict[str, Any]) -> Any:
+        connection, server = connector.connect(dialect, values, options)
+        if record is not None:
+            record.info[SERVER_INFO] = server
+        return connection
+
+    def check_server(_: object, record: ConnectionPoolEntry, __: object) -> None:
+        server = record.info[SERVER_INFO]
+        if server is not None and history.is_behind(server):
+            raise DisconnectionError(LEFT_BEHIND)
+
+    event.listen(database, "do_connect", connect)
+    event.listen(database, "checkout", check_server)
+
+
+class _Connector:
+    """Opens connections to servers that no failover left behind."""
+
+    def __init__(self, history: ServerHistory) -> None:
+        self._history = history
+        self._reported_at = -math.inf
+
+    def connect(self, dialect: Dialect, values: Any, options: dict[str, Any]) -> tuple[Any, ServerTimeline | None]:
+        """Return a connection and its server. If the server was left behind, each host of the address is tried.
+
+        Raises the driver's OperationalError.
+        """
+        error_class = dialect.loaded_dbapi.OperationalError
+        try:
+            return self._open(dialect, values, options)
+        except _LeftBehindError as refusal:
+            for host in list_hosts(options):
+                with suppress(_LeftBehindError, error_class):
+                    opened = self._open(dialect, values, options | host)
+                    self._report(refusal)
+                    return opened
+            raise error_class(str(refusal)) from None
+
+    def _open(self, dialect: Dialect, values: Any, options: dict[str, Any]) -> tuple[Any, ServerTimeline | None]:
+        connection: Any = dialect.connect(*values, **options)
+        try:
+            server = read_server(dialect, connection)
+            if server is not None:
+                self._check(server, f"{connection.info.host}:{connection.info.port}")
+        except BaseException:
+            connection.close()
+            raise
+        return connection, server
+
+    def _check(self, server: ServerTimeline, host: str) -> None:
+        newest = self._history.find_newest(server)
+        if newest != server.timeline:
+            raise _LeftBehindError(
+                host,
+                f"{LEFT_BEHIND}: its server has the timeline {server.timeline}, after {newest} was seen. Stop this "
+                f"server; if an older copy was restored on purpose, delete {SERVERS_FILE} in the home",
+            )
+
+    def _report(self, refusal: _LeftBehindError) -> None:
+        """Log that another host is used. Where there is none, whoever needs the database logs the reason."""
+        now = time.monotonic()
+        if now - self._reported_at >= REPORT_SECONDS:
+            self._reported_at = now
+            log.warning("database.left_behind server=%s: %s. Another one is used", refusal.host, refusal)
+
+
+def read_server(dialect: Dialect, connection: Any) -> ServerTimeline | None:
+    """Return the server of a new connection; None if it is a standby, or does not let its user ask.
+
+    Raises the driver's OperationalError if the connection is lost.
+    """
+    connection.autocommit = True  # so that no transaction is open afterwards
+    try:
+        system, timeline = connection.execute(SERVER_QUERY).fetchone()
+    except dialect.loaded_dbapi.Error as error:
+        if connection.closed:
+            raise
+        log.info("database.server_unknown error=%s", error)
+        return None
+    finally:
+        if not connection.closed:
+            connection.autocommit = False
+    return None if timeline is None else ServerTimeline(system, int(timeline, 16))
+
+
+def list_hosts(options: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return the options that name each host of an address by itself; none if there is one host only."""
+    lists = {name: str(options[name]).split(",") for name in HOST_OPTIONS if name in options}
+    count = max(map(len, lists.values()), default=1)
+    hosts = range(count if count > 1 else 0)
+    return [{name: items[host if len(items) > 1 else 0] for name, items in lists.items()} for host in hosts]
