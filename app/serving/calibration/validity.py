@@ -45,7 +45,7 @@ MIN_PROBES, MAX_PROBES = 200, 1000
 MAX_MULTIPLICATIONS = 2e10
 """The limit of work of one check, unless it would leave fewer than MIN_PROBES."""
 REST_RATIO = 20.0
-"""After a check the next one waits so many times as long as it took."""
+"""A check waits so many times as long as the last one took. Searches of the gallery rest by themselves."""
 SINCE: BindParameter[int] = bindparam("since", type_=Integer)
 CHANGED_QUERY = select(Face.pk, Face.subject_pk, Face.role).where(Face.collection_id == COLLECTION, Face.change > SINCE)
 COUNT_QUERY = select(func.count(), func.count().filter(Face.pk > bindparam("last_face"))).where(
@@ -107,18 +107,23 @@ class Measured:
 class Checked:
     """What was found up to a change.
 
-    measured_change: of the measurement; labelled: faces that labels named by then; new: what the new faces do
-    gone: how many of the measured faces are gone, changed or refused; named_often: owners who are named too often since
+    measured_change: of the measurement; labelled: see `Measured`; new: what the new faces do
+    gone: how many of the measured faces were gone, changed or refused when the gallery was last searched
+    named_often: owners who were named too often then
+    next_at, next_search_at: when the next check and search may begin, by the monotonic clock
+    is_search_due: whether more faces have gone since
     """
 
     measured_change: int
     change: int
-    labelled: frozenset[int]
+    labelled: Mapping[int, int]
     new: NewHubs
     gone: int
     named_often: frozenset[int]
     validity: Validity
     next_at: float
+    next_search_at: float
+    is_search_due: bool
 
 
 class ValidityChecks:
@@ -147,9 +152,11 @@ class ValidityChecks:
         if index.key.task != "identity" or scores.calibrated_at_change is None or not scores.calibrated_at_count:
             return None
         known = former if former and former.measured_change == scores.calibrated_at_change else None
-        if known and known.change == index.state.change and known.labelled == labelled.keys():
-            return known
-        if known and time.monotonic() < known.next_at:
+        now = time.monotonic()
+        if known and known.change == index.state.change and known.labelled is labelled:
+            if not known.is_search_due or now < known.next_search_at:
+                return known
+        elif known and now < known.next_at:
             return known
         work = partial(check, self.database, index, Measured.of(served, index, scores), known)
         try:
@@ -170,11 +177,12 @@ def check(database: Engine, index: LoadedIndex, measured: Measured, known: Check
     with snapshot(database) as session:
         changed, enrolled = session.execute(COUNT_QUERY, params).one()
         gone, left = max(0, measured.faces - index.state.vectors + changed), index.state.vectors - enrolled
-        if known is None or gone > known.gone:
-            known, new, named_often = None, *_search_gallery(session, index, measured, has_gone=gone > 0)
+        searches = known is None or (gone > known.gone and started >= known.next_search_at)
+        if known is None or searches:
+            new, named_often = _search_gallery(session, index, measured, has_gone=gone > 0)
         else:
             new, named_often = known.new, known.named_often
-        people = _list_new_people(session, index.key.collection, measured, known)
+        people = _list_new_people(session, index.key.collection, measured, None if searches else known)
     for pks, rows in index.iterate_rows(np.array(sorted(people), np.int64)):
         owners = np.array([people[pk] for pk in pks.tolist()], np.int64).reshape(-1, 2)
         new = new.add(rows, owners[:, 0], owners[:, 1], index.index.metric, measured.levels)
@@ -184,8 +192,23 @@ def check(database: Engine, index: LoadedIndex, measured: Measured, known: Check
     is_outdated = can_be_measured and left < MIN_GALLERY_SHARE * min(measured.faces, index.state.vectors)
     validity = Validity(hubs, is_outdated, is_outdated or (has_named and measured.trained_at is None))
     ended = time.monotonic()
-    next_at, labelled = ended + REST_RATIO * (ended - started), frozenset(measured.labelled)
-    return Checked(measured.change, change, labelled, new, gone, named_often, validity, next_at)
+    rested = ended + REST_RATIO * (ended - started)
+    if known is None or searches:
+        searched_gone, next_at, next_search_at = gone, ended, rested
+    else:
+        searched_gone, next_at, next_search_at = known.gone, rested, known.next_search_at
+    return Checked(
+        measured.change,
+        change,
+        measured.labelled,
+        new,
+        searched_gone,
+        named_often,
+        validity,
+        next_at,
+        next_search_at,
+        is_search_due=gone > searched_gone,
+    )
 
 
 def _list_new_people(
@@ -200,12 +223,12 @@ def _list_new_people(
     owners = {pk: 2 * pk + 1 if person is None else 2 * person for pk, person, role in changed if role != DISTRACTOR}
     if known is None:
         owners |= {pk: 2 * pk + 1 for pk in session.scalars(NAMELESS_QUERY, params)}
-        measured_labels = frozenset(measured.labelled if measured.is_labelled_alike else ())
+        measured_labels = measured.labelled if measured.is_labelled_alike else {}
     else:
         measured_labels = known.labelled
-        owners |= {pk: 2 * pk + 1 for pk in known.labelled - measured.labelled.keys()}
+        owners |= {pk: 2 * pk + 1 for pk in known.labelled.keys() - measured.labelled.keys()}
     owners = {pk: owner for pk, owner in owners.items() if pk not in measured.labelled}
-    new_labels = measured.labelled.keys() - measured_labels
+    new_labels = measured.labelled.keys() - measured_labels.keys()
     return {pk: (owner, owner) for pk, owner in owners.items()} | {
         pk: (2 * pk + 1, 2 * measured.labelled[pk]) for pk in new_labels
     }
