@@ -12,10 +12,10 @@ from uuid import uuid4
 
 import numpy as np
 import pytest
-from sqlalchemy import delete, event, select, text
+from sqlalchemy import delete, event, select, text, update
 
 from app.db.session import reading, snapshot, writing
-from app.db.tables import Collection, Deployment, Embedding, Face, Follower, Job, Subject
+from app.db.tables import Collection, Deployment, Embedding, Face, Follower, Job, ModelRecord, Subject, now
 from app.errors import Busy, Invalid, NotFound
 from app.galleries.subjects import get_or_create_subject
 from app.queue import jobs
@@ -667,6 +667,21 @@ def test_people_who_come_after_a_training_are_strangers_to_its_model(
     calibration = open_set(resources, model)
     assert [(s.source, s.people) for s in calibration.strangers] == [*known_faces, ("leave-one-out", 30)]
     assert calibration.optimistic is True
+
+
+def test_faces_that_are_changed_after_a_training_show_no_strangers(resources: Resources) -> None:
+    kept = StrangerSearches.from_distances("held-out", np.linspace(5, 9, 50), np.arange(50), 90)
+    known_set = {"identity": OpenSetCalibration(DecisionRule(), (kept,)).to_dict()}
+    learned = {"training": "t", "changes": {"staff": 1}, "open_set": known_set}
+    model = replace(make_model("m-learned"), provenance=learned)
+    gallery = GalleryWriter(resources).make(model)
+    rows, subjects = people(40, 3)
+    gallery.add({model.id: rows}, subjects)
+    with writing(resources.database) as session:
+        session.get_one(ModelRecord, model.id).created_at = now()
+        session.execute(update(Face).values(change=2, source="gate"))
+        session.get_one(Collection, "staff").change = 2
+    assert [s.source for s in open_set(resources, model).strangers] == ["held-out"]
 
 
 def open_set(resources: Resources, model: Model) -> OpenSetCalibration:

@@ -114,6 +114,15 @@ def test_who_has_lost_the_next_person(
     wait_for(lambda: read_validity(engine) == UNCHECKED, 10)
 
 
+def change_all_faces(gallery: GalleryWriter) -> int:
+    """Change what is known of all faces beside who they are. Returns the change."""
+    with writing(gallery.resources.database) as session:
+        change = gallery._raised(session)
+        session.execute(update(Face).values(change=change, attributes={"site": "north"}))
+    gallery.resources.notifier.notify("changes")
+    return change
+
+
 def refuse(gallery: GalleryWriter, subject: str) -> None:
     with writing(gallery.resources.database) as session:
         change = gallery._raised(session)
@@ -139,10 +148,7 @@ def test_a_gallery_that_is_replaced(gallery: GalleryWriter, engine: Engine, monk
 def test_a_gallery_whose_faces_are_changed_is_not_replaced(
     gallery: GalleryWriter, engine: Engine, unmeasured: None
 ) -> None:
-    with writing(gallery.resources.database) as session:
-        change = gallery._raised(session)
-        session.execute(update(Face).values(change=change, attributes={"site": "north"}))
-    gallery.resources.notifier.notify("changes")
+    change = change_all_faces(gallery)
     checked = engine.follower.sync.validity_checks._checked
     wait_for(lambda: any(one is not None and one.change == change for one in checked["staff", "identity"].values()))
     assert not read_validity(engine).is_outdated
@@ -207,3 +213,13 @@ def test_a_hub_of_a_model_that_was_trained_here_stays_one(resources: Resources) 
         own.add({model.id: later}, [f"n{name}" for name in names])
         wait_for(lambda: read_hubs()[0] == count + 51, 30)
         wait_for(lambda: read_hubs() == (count + 51, frozenset([hub])))
+        change = change_all_faces(own)
+        checked = engine.follower.sync.validity_checks._checked
+        index = engine.registry.all()[0].champion
+
+        def is_searched() -> bool:
+            one = checked["staff", "identity"].get(index.key)
+            return one is not None and one.change >= change and not one.is_search_due
+
+        wait_for(is_searched, 20)
+        assert read_hubs()[1] == {hub}

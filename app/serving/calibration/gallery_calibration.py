@@ -10,7 +10,7 @@ from sqlalchemy import Engine, case, func, select
 from sqlalchemy.orm import Session
 
 from app.db.session import snapshot, stream_raw_rows, writing
-from app.db.tables import Collection, Deployment, Face, Subject, now
+from app.db.tables import Collection, Deployment, Face, ModelRecord, Subject, now
 from app.errors import NotFound
 from app.galleries.measurements import DEFAULT_FMR
 from app.galleries.retention import may_be_used
@@ -170,14 +170,15 @@ def read_refused_faces(session: Session, collection: str) -> Ids:
 
 
 def read_unlearned_faces(session: Session, model: Model, key: IndexKey) -> Ids:
-    """Return the pks of the faces that were enrolled or changed since the model learned from this collection.
+    """Return the pks of the faces that were enrolled since the model was made, which has learned from this collection.
 
-    If it has not learned from it, there are none.
+    There are none if it has not learned from it, or is a candidate that is not stored yet.
     """
-    change = find_training_change(model, key)
-    if change is None:
+    change, record = find_training_change(model, key), session.get(ModelRecord, model.id)
+    if change is None or record is None:
         return np.empty(0, np.int64)
-    later = select(Face.pk).where(Face.collection_id == key.collection, Face.change > change)
+    is_enrolled_later = Face.created_at > record.created_at, Face.change > change
+    later = select(Face.pk).where(Face.collection_id == key.collection, *is_enrolled_later)
     return np.array(session.scalars(later).all(), np.int64)
 
 

@@ -8,6 +8,7 @@ may show anybody: all of them are checked.
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
 from typing import Self
@@ -24,6 +25,7 @@ from app.serving.calibration.gallery_calibration import (
     find_training_change,
     read_faces,
     read_refused_faces,
+    read_unlearned_faces,
 )
 from app.serving.calibration.open_set_measurement import REPORTED_FPIRS, LockedIndex
 from app.serving.calibration.schedule import MIN_FACES_TO_CALIBRATE
@@ -97,6 +99,10 @@ class Measured:
             scores.calibrated_at_labelled_count == len(labelled),
         )
 
+    def find_labels(self) -> frozenset[int]:
+        """Return the faces that labels named when this was measured, as far as that is known."""
+        return frozenset(self.labelled if self.is_labelled_alike else ())
+
     @property
     def since(self) -> int:
         """Faces that were enrolled or changed later may be hubs that were not measured."""
@@ -104,26 +110,38 @@ class Measured:
 
 
 @dataclass(frozen=True, eq=False)
+class GallerySearch:
+    """What searches for people of the gallery without their own faces have shown.
+
+    probes: what new faces are compared with; gone: how many measured faces were gone, changed or refused by then
+    named_often: owners who are named too often since; next_at: when it may be repeated, by the monotonic clock
+    """
+
+    probes: StrangerProbes
+    gone: int
+    named_often: frozenset[int]
+    next_at: float
+
+
+@dataclass(frozen=True, eq=False)
 class Checked:
     """What was found up to a change.
 
-    measured_change: of the measurement; labelled: see `Measured`; new: what the new faces do
-    gone: how many of the measured faces were gone, changed or refused when the gallery was last searched
-    named_often: owners who were named too often then
-    next_at, next_search_at: when the next check and search may begin, by the monotonic clock
-    is_search_due: whether more faces have gone since
+    measured_change: of the measurement; labelled: see `Measured`
+    measured_labels: the faces that labels named when it was first checked, if these were measured
+    search: the last one; is_search_due: whether more faces have gone since; new: what the new faces do
+    next_at: when the next check may begin, by the monotonic clock
     """
 
     measured_change: int
     change: int
     labelled: Mapping[int, int]
+    measured_labels: frozenset[int]
+    search: GallerySearch
+    is_search_due: bool
     new: NewHubs
-    gone: int
-    named_often: frozenset[int]
     validity: Validity
     next_at: float
-    next_search_at: float
-    is_search_due: bool
 
 
 class ValidityChecks:
@@ -154,7 +172,7 @@ class ValidityChecks:
         known = former if former and former.measured_change == scores.calibrated_at_change else None
         now = time.monotonic()
         if known and known.change == index.state.change and known.labelled is labelled:
-            if not known.is_search_due or now < known.next_search_at:
+            if not known.is_search_due or now < known.search.next_at:
                 return known
         elif known and now < known.next_at:
             return known
@@ -172,93 +190,97 @@ class ValidityChecks:
 
 def check(database: Engine, index: LoadedIndex, measured: Measured, known: Checked | None) -> Checked:
     """Check what has changed in an index since it was measured, or since it was last checked."""
-    started, change = time.monotonic(), index.state.change
-    params = {"collection": index.key.collection, "since": measured.change, "last_face": measured.last_face}
+    change, collection = index.state.change, index.key.collection
+    params = {"collection": collection, "since": measured.change, "last_face": measured.last_face}
+    measured_labels = known.measured_labels if known else measured.find_labels()
     with snapshot(database) as session:
         changed, enrolled = session.execute(COUNT_QUERY, params).one()
-        gone, left = max(0, measured.faces - index.state.vectors + changed), index.state.vectors - enrolled
-        searches = known is None or (gone > known.gone and started >= known.next_search_at)
-        if known is None or searches:
-            new, named_often = _search_gallery(session, index, measured, has_gone=gone > 0)
+        gone = max(0, measured.faces - index.state.vectors + changed)
+        if known is None or (gone > known.search.gone and time.monotonic() >= known.search.next_at):
+            search = _search_gallery(session, index, measured, gone)
+            started, new = time.monotonic(), NewHubs(search.probes)
+            people = _list_new_people(session, collection, measured, measured.since, measured_labels)
+            people |= _list_nameless(session, collection, measured)
         else:
-            new, named_often = known.new, known.named_often
-        people = _list_new_people(session, index.key.collection, measured, None if searches else known)
+            started, search, new = time.monotonic(), known.search, known.new
+            people = _list_new_people(session, collection, measured, known.change, known.labelled.keys())
     for pks, rows in index.iterate_rows(np.array(sorted(people), np.int64)):
         owners = np.array([people[pk] for pk in pks.tolist()], np.int64).reshape(-1, 2)
         new = new.add(rows, owners[:, 0], owners[:, 1], index.index.metric, measured.levels)
-    hubs = new.find(together=measured.trained_at is None) | named_often
-    has_named = any(not owner % 2 or owner // 2 in measured.labelled for owner in hubs)
-    can_be_measured = index.state.vectors >= MIN_FACES_TO_CALIBRATE
-    is_outdated = can_be_measured and left < MIN_GALLERY_SHARE * min(measured.faces, index.state.vectors)
-    validity = Validity(hubs, is_outdated, is_outdated or (has_named and measured.trained_at is None))
+    hubs = new.find(together=measured.trained_at is None) | search.named_often
+    validity = _judge(measured, hubs, index.state.vectors, index.state.vectors - enrolled)
     ended = time.monotonic()
-    rested = ended + REST_RATIO * (ended - started)
-    if known is None or searches:
-        searched_gone, next_at, next_search_at = gone, ended, rested
-    else:
-        searched_gone, next_at, next_search_at = known.gone, rested, known.next_search_at
+    next_at, is_search_due = ended + REST_RATIO * (ended - started), gone > search.gone
     return Checked(
-        measured.change,
-        change,
-        measured.labelled,
-        new,
-        searched_gone,
-        named_often,
-        validity,
-        next_at,
-        next_search_at,
-        is_search_due=gone > searched_gone,
+        measured.change, change, measured.labelled, measured_labels, search, is_search_due, new, validity, next_at
     )
 
 
+def _judge(measured: Measured, hubs: frozenset[int], faces: int, left: int) -> Validity:
+    """Return what follows from the hubs, and from how many faces there are. left: of these, how many were measured"""
+    is_outdated = faces >= MIN_FACES_TO_CALIBRATE and left < MIN_GALLERY_SHARE * min(measured.faces, faces)
+    has_named = any(not owner % 2 or owner // 2 in measured.labelled for owner in hubs)
+    return Validity(hubs, is_outdated, is_outdated or (has_named and measured.trained_at is None))
+
+
 def _list_new_people(
-    session: Session, collection: str, measured: Measured, known: Checked | None
+    session: Session, collection: str, measured: Measured, since: int, known_labels: AbstractSet[int]
 ) -> dict[int, tuple[int, int]]:
-    """Return face -> its owner and its person, of those that are to be checked.
+    """Return face -> its owner and its person, of those that came, changed, were labelled or lost their labels.
 
-    They differ where labels name a face that has no name.
+    The two differ where labels name a face that has no name. known_labels: the faces that labels named before
     """
-    params = {"collection": collection, "since": known.change if known else measured.since}
-    changed = session.execute(CHANGED_QUERY, params).all()
+    changed = session.execute(CHANGED_QUERY, {"collection": collection, "since": since}).all()
     owners = {pk: 2 * pk + 1 if person is None else 2 * person for pk, person, role in changed if role != DISTRACTOR}
-    if known is None:
-        owners |= {pk: 2 * pk + 1 for pk in session.scalars(NAMELESS_QUERY, params)}
-        measured_labels = measured.labelled if measured.is_labelled_alike else {}
-    else:
-        measured_labels = known.labelled
-        owners |= {pk: 2 * pk + 1 for pk in known.labelled.keys() - measured.labelled.keys()}
-    owners = {pk: owner for pk, owner in owners.items() if pk not in measured.labelled}
-    new_labels = measured.labelled.keys() - measured_labels.keys()
-    return {pk: (owner, owner) for pk, owner in owners.items()} | {
-        pk: (2 * pk + 1, 2 * measured.labelled[pk]) for pk in new_labels
-    }
+    owners |= {pk: 2 * pk + 1 for pk in known_labels - measured.labelled.keys()}
+    people = {pk: (owner, owner) for pk, owner in owners.items() if pk not in measured.labelled}
+    new_labels = measured.labelled.keys() - known_labels
+    return people | {pk: (2 * pk + 1, 2 * measured.labelled[pk]) for pk in new_labels}
 
 
-def _search_gallery(
-    session: Session, index: LoadedIndex, measured: Measured, *, has_gone: bool
-) -> tuple[NewHubs, frozenset[int]]:
+def _list_nameless(session: Session, collection: str, measured: Measured) -> dict[int, tuple[int, int]]:
+    """Return face -> its owner and its person, which are the same, of all that have no name by labels either."""
+    pks = session.scalars(NAMELESS_QUERY, {"collection": collection})
+    return {pk: (2 * pk + 1, 2 * pk + 1) for pk in pks if pk not in measured.labelled}
+
+
+def _search_gallery(session: Session, index: LoadedIndex, measured: Measured, gone: int) -> GallerySearch:
     """Search for people of the measured gallery as if they were strangers.
 
-    Returns what new faces are compared with, and the owners who are named too often in the gallery as it is now, if
-    faces that kept others from being named may have gone.
+    If faces have gone that kept others from being named, the gallery as it is now is searched, too.
     """
+    started = time.monotonic()
     with index.lock.gen_rlock():
         indexed = index.index.ids()
-    collection = index.key.collection
-    everybody = read_faces(session, collection)
-    usable = np.setdiff1d(np.intersect1d(everybody.ids, indexed), read_refused_faces(session, collection))
-    params = {"collection": collection, "since": measured.since}
-    changed = np.array([pk for pk, _, _ in session.execute(CHANGED_QUERY, params)], np.int64)
+    everybody = read_faces(session, index.key.collection)
+    usable = np.setdiff1d(np.intersect1d(everybody.ids, indexed), read_refused_faces(session, index.key.collection))
     limit = int(np.clip(MAX_MULTIPLICATIONS / max(1, len(usable) * index.dim), MIN_PROBES, MAX_PROBES))
-    former, owners, searched = _find_people(index, everybody, np.setdiff1d(usable, changed), len(indexed))
-    new = NewHubs(StrangerProbes.draw(searched, former, owners, limit))
-    if not has_gone:
-        return new, frozenset()
-    present, owners, searched = _find_people(index, everybody, usable, len(indexed))
-    outcomes = search_gallery(searched, present, present.sample_rivals(limit), measured.rule)
-    owner_of = np.zeros(len(present.is_named), np.int64)
-    owner_of[present.owners] = owners
-    return new, frozenset(owner_of[sorted(find_named_often(outcomes, measured.levels))].tolist())
+    kept = _find_measured_faces(session, index, measured, usable)
+    former, owners, searched = _find_people(index, everybody, kept, len(indexed))
+    probes, named_often = StrangerProbes.draw(searched, former, owners, limit), list[int]()
+    if gone:
+        present, owners, searched = _find_people(index, everybody, usable, len(indexed))
+        outcomes = search_gallery(searched, present, present.sample_rivals(limit), measured.rule)
+        owner_of = np.zeros(len(present.is_named), np.int64)
+        owner_of[present.owners] = owners
+        named_often = owner_of[sorted(find_named_often(outcomes, measured.levels))].tolist()
+    ended = time.monotonic()
+    return GallerySearch(probes, gone, frozenset(named_often), ended + REST_RATIO * (ended - started))
+
+
+def _find_measured_faces(session: Session, index: LoadedIndex, measured: Measured, usable: Ids) -> Ids:
+    """Return those of (n,) usable faces that were measured and have not changed since.
+
+    If most have changed, as when all are given a source, those that have changed count too.
+    """
+    params = {"collection": index.key.collection, "since": measured.since}
+    changed = np.array([pk for pk, _, _ in session.execute(CHANGED_QUERY, params)], np.int64)
+    if measured.trained_at is None:
+        present = usable[usable <= measured.last_face]
+    else:
+        present = np.setdiff1d(usable, read_unlearned_faces(session, index.model, index.key))
+    unchanged = np.setdiff1d(usable, changed)
+    return unchanged if len(unchanged) >= MIN_GALLERY_SHARE * len(present) else present
 
 
 def _find_people(
