@@ -67,7 +67,7 @@ def test_each_process_shows_its_name(start: Start, tmp_path: Path) -> None:
 
 def test_the_api_is_stopped_before_the_workers(start: Start, tmp_path: Path) -> None:
     supervisor = start("api-1", "api-2", "worker-1", "worker-2")
-    wait_for(lambda: list_pids(tmp_path, "worker-2"))
+    wait_for(lambda: list_pids(tmp_path, "worker-1") and list_pids(tmp_path, "worker-2"))
     pids = {int(path.suffix[1:]) for path in tmp_path.glob("*-*.*")}
     log = stop(supervisor)
     assert supervisor.returncode == 0
