@@ -137,7 +137,7 @@ def test_each_process_reports_what_all_have_counted(clients: list[httpx.Client])
     for client in clients:
         for _ in range(3):
             client.get("/v1/keys").raise_for_status()
-    assert count_requests() == [before + 6] * 2
+    wait_for(lambda: count_requests() == [before + 6] * 2)  # a request is counted after its answer is sent
     waiting = [re.findall(r'likeness_requests_waiting\{process="([^"]+)"\}', c.get("/metrics").text) for c in clients]
     assert waiting[0] != waiting[1]
 
