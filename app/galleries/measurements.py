@@ -16,7 +16,8 @@ class Measurement:
     """An entry of `Deployment.measurements`: see `app.serving.calibration.gallery_calibration.measure_gallery`.
 
     change, named_faces, last_face: None if an earlier version measured it; labelled_faces: named by labels alone
-    last_face: the largest pk of the faces
+    last_face: the largest pk of the faces; refused_faces: might not be used then; joined_people: people and distractors
+    whom labels had joined to somebody else
     """
 
     calibration: Calibration | None = None
@@ -29,6 +30,8 @@ class Measurement:
     open_set: OpenSetCalibration | None = None
     candidates: int | None = None
     last_face: int | None = None
+    refused_faces: int = 0
+    joined_people: int = 0
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Self:
@@ -40,6 +43,8 @@ class Measurement:
             faces=int(stored.get("faces", 0)),
             named_faces=None if stored.get("named_faces") is None else int(stored["named_faces"]),
             labelled_faces=int(stored.get("labelled_faces", 0)),
+            refused_faces=int(stored.get("refused_faces", 0)),
+            joined_people=int(stored.get("joined_people", 0)),
             change=None if stored.get("change") is None else int(stored["change"]),
             curve=tuple(OperatingPoint(**point) for point in stored.get("curve", ())),
             open_set=OpenSetCalibration.from_dict(open_set["calibration"]) if open_set else None,

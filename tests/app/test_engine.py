@@ -490,7 +490,7 @@ def test_a_gallery_is_measured_when_it_has_grown(resources: Resources, engine: E
         assert threshold.high / threshold.low > 1.2 * pairs[1] / pairs[0]  # since 40 people share them
     with reading(resources.database) as session:
         kept = session.get_one(Deployment, ("staff", "identity")).measurements[MODEL.id]
-    counts = {"faces", "named_faces", "labelled_faces"}
+    counts = {"faces", "named_faces", "labelled_faces", "refused_faces", "joined_people"}
     measured = {"calibration", "default_fmr", "open_set", "cells", "curve"}
     assert kept.keys() == counts | measured | {"change", "last_face", "measured_at", "compensation", "index"}
     [strangers] = kept["open_set"]["calibration"]["strangers"]

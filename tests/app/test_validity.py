@@ -1,24 +1,28 @@
 """Thresholds that were measured before the gallery changed: who is not named by them, until it is measured again."""
 
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from sqlalchemy import select, update
 
 from app.db.session import reading, writing
-from app.db.tables import Deployment, Embedding, Face, Subject
+from app.db.tables import Deployment, Embedding, Face, Subject, now
 from app.resources import Resources
 from app.search.decision import OUTDATED, RankedMatch, decide, make_person_threshold
 from app.serving.calibration import gallery_calibration
 from app.serving.calibration.schedule import CalibrationSchedule
+from app.serving.calibration.validity import Checked
 from app.serving.deployments import UNCHECKED, Validity
 from app.serving.engine import Engine, open_engine
 from app.serving.scores import Scores
 from ml.calibration import Calibration
 from ml.distances import EUCLIDEAN
+from ml.identification.new_hubs import NewHubs
 from ml.types import Rows
 from tests.app.test_paused_follower import wait_for
 from tests.rows import GalleryWriter, make_model, people
@@ -96,22 +100,73 @@ def test_a_label_that_names_a_face_in_the_middle_of_all(
     wait_for(lambda: read_validity(engine) == Validity(frozenset([hub]), is_due=True))
 
 
-@pytest.mark.parametrize("how", ["deleted", "refused"])
+@pytest.mark.parametrize("how", ["deleted", "changed and deleted", "refused", "expired", "labelled"])
 def test_who_has_lost_the_next_person(
     gallery: GalleryWriter, engine: Engine, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     gallery.add({MODEL.id: np.concatenate([MIDDLE, MIDDLE + np.float32(0.01)])}, ["first", "second"])
     wait_until_measured(engine, PEOPLE * PHOTOS + 2)
     wait_for(lambda: read_validity(engine) == UNCHECKED)
-    left = owner_of(gallery, gallery.pks[-1])
+    first, left = (owner_of(gallery, pk) for pk in gallery.pks[-2:])
     with monkeypatch.context() as patches:
         patches.setattr(CalibrationSchedule, "renew_if_due", lambda *_: None)
-        if how == "deleted":
+        if how == "changed and deleted":
+            wait_until_searched(engine, change_subject(gallery, "first"))
+        if "deleted" in how:
             gallery.remove(gallery.pks[-2:-1])
+        elif how == "labelled":
+            gallery.label([tuple(gallery.pks[-2:])], same=True)
         else:
-            refuse(gallery, "first")
-        wait_for(lambda: read_validity(engine) == Validity(frozenset([left]), is_due=True), 10)
+            change_subject(
+                gallery, "first", **({"consent": False} if how == "refused" else {"retain_until": now() + 1})
+            )
+        hubs = frozenset([first, left] if how == "labelled" else [left])
+        wait_for(lambda: read_validity(engine) == Validity(hubs, is_due=True), 10)
     wait_for(lambda: read_validity(engine) == UNCHECKED, 10)
+
+
+def test_a_label_that_joins_a_distractor_to_the_person_beside(
+    gallery: GalleryWriter, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gallery.add({MODEL.id: MIDDLE}, ["somebody"])
+    gallery.add({MODEL.id: MIDDLE + np.float32(0.01)}, [None], role="distractor")
+    wait_until_measured(engine, PEOPLE * PHOTOS + 2)
+    wait_for(lambda: read_validity(engine) == UNCHECKED)
+    with monkeypatch.context() as patches:
+        patches.setattr(CalibrationSchedule, "renew_if_due", lambda *_: None)
+        gallery.label([tuple(gallery.pks[-2:])], same=True)
+        hubs = frozenset([owner_of(gallery, gallery.pks[-2]), 2 * gallery.pks[-1] + 1])
+        wait_for(lambda: read_validity(engine) == Validity(hubs, is_due=True), 10)
+    wait_for(lambda: read_validity(engine) == UNCHECKED, 10)
+
+
+def test_a_check_of_many_faces_does_not_have_the_next_one_wait(
+    gallery: GalleryWriter, engine: Engine, monkeypatch: pytest.MonkeyPatch, unmeasured: None
+) -> None:
+    wait_for(lambda: read_validity(engine) == UNCHECKED)
+    add = NewHubs.add
+
+    def add_slowly(*args: Any) -> NewHubs:
+        time.sleep(0.5)
+        return add(*args)
+
+    monkeypatch.setattr(NewHubs, "add", add_slowly)
+    gallery.add({MODEL.id: people(1, 1, dim=DIM, seed=5)[0]}, ["new"])
+    index = engine.registry.all()[0].champion
+    wait_for(lambda: index.state.vectors == PEOPLE * PHOTOS + 1)
+    wait_for(lambda: find_checked(engine).change == index.state.change)
+    assert find_checked(engine).next_at < time.monotonic() + 5
+
+
+def find_checked(engine: Engine) -> Checked:
+    """Return what is known of the champion, which has been checked before."""
+    checked = engine.follower.sync.validity_checks._checked["staff", "identity"]
+    [one] = [one for one in checked.values() if one is not None]
+    return one
+
+
+def wait_until_searched(engine: Engine, change: int) -> None:
+    wait_for(lambda: find_checked(engine).change >= change and not find_checked(engine).is_search_due, 20)
 
 
 def change_all_faces(gallery: GalleryWriter) -> int:
@@ -123,14 +178,16 @@ def change_all_faces(gallery: GalleryWriter) -> int:
     return change
 
 
-def refuse(gallery: GalleryWriter, subject: str) -> None:
+def change_subject(gallery: GalleryWriter, subject: str, **values: Any) -> int:
+    """Change what is known of a person, and so their faces. Returns the change."""
     with writing(gallery.resources.database) as session:
         change = gallery._raised(session)
         row = session.scalars(select(Subject).where(Subject.id == subject)).one()
-        row.consent = False
-        for face in session.scalars(select(Face).where(Face.subject_pk == row.pk)):
-            face.change = change
+        for name, value in values.items():
+            setattr(row, name, value)
+        session.execute(update(Face).where(Face.subject_pk == row.pk).values(change=change))
     gallery.resources.notifier.notify("changes")
+    return int(change)
 
 
 def test_a_gallery_that_is_replaced(gallery: GalleryWriter, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,12 +271,5 @@ def test_a_hub_of_a_model_that_was_trained_here_stays_one(resources: Resources) 
         wait_for(lambda: read_hubs()[0] == count + 51, 30)
         wait_for(lambda: read_hubs() == (count + 51, frozenset([hub])))
         change = change_all_faces(own)
-        checked = engine.follower.sync.validity_checks._checked
-        index = engine.registry.all()[0].champion
-
-        def is_searched() -> bool:
-            one = checked["staff", "identity"].get(index.key)
-            return one is not None and one.change >= change and not one.is_search_due
-
-        wait_for(is_searched, 20)
+        wait_until_searched(engine, change)
         assert read_hubs()[1] == {hub}

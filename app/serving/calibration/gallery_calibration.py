@@ -19,6 +19,7 @@ from app.serving import index_builder
 from app.serving.calibration.open_set_measurement import measure_open_set
 from app.serving.compensation.store import Compensation, read_compensation
 from app.serving.index_builder import IndexKey
+from app.serving.labels.constraints import ServedConstraints
 from app.serving.labels.reader import read_constraints
 from app.serving.loaded_index import LoadedIndex
 from ml import registry
@@ -48,8 +49,9 @@ def measure_gallery(resources: Resources, collection: str, task: str, model: Mod
     {"calibration": Calibration.to_dict() or None, "default_fmr", "open_set": {"calibration":
     OpenSetCalibration.to_dict(), "rates": [{fpir, distance, possible_distance, low, high, enough, named_rightly}]} or
     None, "cells": p, "curve": [{m, recall, fraction, ms}], "faces", "named_faces": of these, "labelled_faces": of
-    these, by labels alone, "change": the last one of the collection by then, "last_face": the largest pk,
-    "index": its name, "measured_at", "compensation": version of the source compensation that corrected the embeddings}
+    these, by labels alone, "refused_faces", "joined_people": see `Measurement`, "change": the last one of the
+    collection by then, "last_face": the largest pk, "index": its name, "measured_at", "compensation": version of the
+    source compensation that corrected the embeddings}
 
     For an index with two stages there are also "candidates", which the second stage ranks, and "candidate_curve":
     [{candidates, recall_at_1, recall, ms}].
@@ -85,21 +87,18 @@ def measure_with_compensation(
     )
     faces = read_faces(session, key.collection)
     change = index_builder.read_change(session, key.collection, key.collection_created_at) or 0
-    labelled = read_constraints(session, key.collection, key.task, change).constraints.labelled_subjects
+    constraints = read_constraints(session, key.collection, key.task, change)
     refused, unlearned = read_refused_faces(session, key.collection), read_unlearned_faces(session, model, key)
-    return _measure_index(LoadedIndex(key, model, index, change, compensation), faces, refused, unlearned, labelled)
+    return _measure_index(LoadedIndex(key, model, index, change, compensation), faces, refused, unlearned, constraints)
 
 
-def renew_calibration(database: Engine, loaded: LoadedIndex, labelled_subjects: Mapping[int, int]) -> bool:
-    """Calibrate a model on its live index and store the result. Returns False if the deployment has dropped it.
-
-    labelled_subjects: see `LabelConstraints`
-    """
+def renew_calibration(database: Engine, loaded: LoadedIndex, constraints: ServedConstraints) -> bool:
+    """Calibrate a model on its live index and store the result. Returns False if the deployment has dropped it."""
     key = loaded.key
     with snapshot(database) as session:
         faces, refused = read_faces(session, key.collection), read_refused_faces(session, key.collection)
         unlearned = read_unlearned_faces(session, loaded.model, key)
-    calibration = _measure_index(loaded, faces, refused, unlearned, labelled_subjects)
+    calibration = _measure_index(loaded, faces, refused, unlearned, constraints)
     with writing(database) as session:
         collection = session.get(Collection, key.collection, with_for_update=True, populate_existing=True)
         deployment = session.get(Deployment, (key.collection, key.task), populate_existing=True)
@@ -134,6 +133,21 @@ class GalleryFaces:
         subjects = self.subjects.copy()
         subjects[np.searchsorted(self.ids, labelled[:, 0])] = labelled[:, 1]
         return GalleryFaces(self.ids, subjects, self.is_distractor)
+
+    def join(self, joined: Mapping[int, int]) -> "GalleryFaces":
+        """Return the faces with one person for all whom labels joined: see `ServedConstraints.joined_people`."""
+        is_joined, subjects = self.find_joined(joined), self.subjects.copy()
+        subjects[is_joined] = [joined[owner] // 2 for owner in self.owners[is_joined].tolist()]
+        return GalleryFaces(self.ids, subjects, self.is_distractor & ~is_joined)
+
+    def find_joined(self, joined: Mapping[int, int]) -> NDArray[np.bool_]:
+        """Return (n,) which faces are of somebody whom labels joined to another person."""
+        return np.isin(self.owners, list(joined))
+
+    @property
+    def owners(self) -> Ids:
+        """(n,) as whom each face is known: see `LabelConstraints.from_labels`."""
+        return np.where(self.is_named, 2 * self.subjects, 2 * self.ids + 1)
 
     @property
     def is_named(self) -> NDArray[np.bool_]:
@@ -183,9 +197,12 @@ def read_unlearned_faces(session: Session, model: Model, key: IndexKey) -> Ids:
 
 
 def _measure_index(
-    loaded: LoadedIndex, faces: GalleryFaces, refused: Ids, unlearned: Ids, labelled_subjects: Mapping[int, int]
+    loaded: LoadedIndex, faces: GalleryFaces, refused: Ids, unlearned: Ids, constraints: ServedConstraints
 ) -> dict[str, Any]:
     """Measure a gallery as searches find it.
+
+    People whom labels joined are one person, but stand for no stranger: labels of faces that look alike would have
+    strangers look farther away than they are.
 
     refused: pks of the faces that they do not find; unlearned: see `read_unlearned_faces`
     """
@@ -205,17 +222,21 @@ def _measure_index(
         calibration = None
     if calibration and (unseen := _read_held_out_calibration(loaded.model, loaded.key)):
         calibration = replace(unseen, impostors=calibration.impostors)
-    is_named, named = faces.is_named, faces.name_labelled(labelled_subjects)
+    labelled_subjects = constraints.constraints.labelled_subjects
+    joined = faces.name_labelled(labelled_subjects).join(constraints.joined_people)
+    is_probe = faces.is_named & ~faces.find_joined(constraints.joined_people)
     return {
         "calibration": calibration.to_dict() if calibration else None,
         "default_fmr": DEFAULT_FMR,
-        "open_set": _measure_strangers(loaded, named, is_named, unlearned) if loaded.key.task == "identity" else None,
+        "open_set": _measure_strangers(loaded, joined, is_probe, unlearned) if loaded.key.task == "identity" else None,
         "cells": index.cells,
         "index": registry.name_of(type(index)),
         **speed,
         "faces": len(indexed),
-        "named_faces": int(named.is_named.sum()),
+        "named_faces": int(joined.is_named.sum()),
         "labelled_faces": len(labelled_subjects),
+        "refused_faces": len(refused),
+        "joined_people": len(constraints.joined_people),
         "change": change,
         "last_face": int(indexed.max(initial=0)),
         "measured_at": now(),

@@ -64,7 +64,7 @@ class CalibrationSchedule:
         is_idle = validity.is_outdated or not is_importing(session, index.key.collection)
         if needs_recalibration(faces, calibrated_at_count, is_idle, changed_share):
             self._started_for[index.key] = started_for
-            self.tasks.start(("calibrate", index), partial(renew_calibration, self.database, index, labelled))
+            self.tasks.start(("calibrate", index), partial(renew_calibration, self.database, index, served.constraints))
 
     def forget(self, key: DeploymentKey) -> None:
         """Drop what is known of a deployment that is no longer served."""

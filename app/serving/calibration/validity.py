@@ -1,8 +1,8 @@
 """Notice when the measured thresholds of a deployment no longer hold, before it is measured again.
 
 Somebody may be enrolled for whom strangers would be taken (a hub), hubs may lose the next person, who kept them from
-being named, or most of the measured faces may be gone. A measurement does not search for faces without a name, which
-may show anybody: all of them are checked.
+being named, labels may join the two, or most of the measured faces may be gone. A measurement does not search for
+faces without a name, which may show anybody: all of them are checked.
 """
 
 import logging
@@ -18,7 +18,7 @@ from sqlalchemy import BindParameter, Engine, Integer, bindparam, func, select
 from sqlalchemy.orm import Session
 
 from app.db.session import snapshot
-from app.db.tables import Face
+from app.db.tables import Face, now
 from app.serving.background_tasks import BackgroundTasks
 from app.serving.calibration.gallery_calibration import (
     GalleryFaces,
@@ -47,10 +47,12 @@ MIN_PROBES, MAX_PROBES = 200, 1000
 MAX_MULTIPLICATIONS = 2e10
 """The limit of work of one check, unless it would leave fewer than MIN_PROBES."""
 REST_RATIO = 20.0
-"""A check waits so many times as long as the last one took. Searches of the gallery rest by themselves."""
+"""A check waits so many times as long as the last one took to count what has changed. What it does for each new face it
+does once. Searches of the gallery rest by themselves."""
 SINCE: BindParameter[int] = bindparam("since", type_=Integer)
 CHANGED_QUERY = select(Face.pk, Face.subject_pk, Face.role).where(Face.collection_id == COLLECTION, Face.change > SINCE)
-COUNT_QUERY = select(func.count(), func.count().filter(Face.pk > bindparam("last_face"))).where(
+IS_MEASURED = Face.pk <= bindparam("last_face")
+COUNT_QUERY = select(func.count().filter(~IS_MEASURED), func.max(Face.change).filter(IS_MEASURED)).where(
     Face.collection_id == COLLECTION, Face.change > SINCE
 )
 NAMELESS_QUERY = select(Face.pk).where(
@@ -66,6 +68,9 @@ class Measured:
     trained_at: the change up to which the model has learned from this collection; None if it has not
     levels: the thresholds; rule: how people are scored; labelled: face without a name -> who labels say that it is
     is_labelled_alike: whether as many faces had names by labels alone
+    joined: whom labels join now: see `ServedConstraints.joined_people`
+    is_joined_alike: whether they joined as many
+    ended: how many more faces than at the measurement may not be used now
     """
 
     change: int
@@ -76,9 +81,12 @@ class Measured:
     rule: DecisionRule
     labelled: Mapping[int, int]
     is_labelled_alike: bool
+    joined: Mapping[int, int]
+    is_joined_alike: bool
+    ended: int
 
     @classmethod
-    def of(cls, served: ServedDeployment, index: LoadedIndex, scores: Scores) -> Self:
+    def of(cls, served: ServedDeployment, index: LoadedIndex, scores: Scores, ended: int) -> Self:
         """Return what the thresholds of an index were measured of."""
         labelled = served.constraints.constraints.labelled_subjects
         rates = sorted({scores.default_fpir, *REPORTED_FPIRS})
@@ -97,11 +105,18 @@ class Measured:
             scores.rule,
             labelled,
             scores.calibrated_at_labelled_count == len(labelled),
+            served.constraints.joined_people,
+            scores.calibrated_at_joined_count == len(served.constraints.joined_people),
+            ended,
         )
 
     def find_labels(self) -> frozenset[int]:
         """Return the faces that labels named when this was measured, as far as that is known."""
         return frozenset(self.labelled if self.is_labelled_alike else ())
+
+    def find_joined(self) -> AbstractSet[tuple[int, int]]:
+        """Return whom labels joined when this was measured, as far as that is known."""
+        return self.joined.items() if self.is_joined_alike else frozenset()
 
     @property
     def since(self) -> int:
@@ -109,16 +124,33 @@ class Measured:
         return self.change if self.trained_at is None else self.trained_at
 
 
+@dataclass(frozen=True)
+class Losses:
+    """What may have taken the next person from somebody who was measured.
+
+    deleted: how many of the measured faces; changed_at: the last change of one of them, 0 if there is none
+    ended: see `Measured`; joined: whom labels joined since
+    """
+
+    deleted: int
+    changed_at: int
+    ended: int
+    joined: AbstractSet[tuple[int, int]]
+
+    def __bool__(self) -> bool:
+        return bool(self.deleted or self.changed_at or self.ended or self.joined)
+
+
 @dataclass(frozen=True, eq=False)
 class GallerySearch:
     """What searches for people of the gallery without their own faces have shown.
 
-    probes: what new faces are compared with; gone: how many measured faces were gone, changed or refused by then
+    probes: what new faces are compared with; losses: what was lost by then
     named_often: owners who are named too often since; next_at: when it may be repeated, by the monotonic clock
     """
 
     probes: StrangerProbes
-    gone: int
+    losses: Losses
     named_often: frozenset[int]
     next_at: float
 
@@ -127,16 +159,19 @@ class GallerySearch:
 class Checked:
     """What was found up to a change.
 
-    measured_change: of the measurement; labelled: see `Measured`
-    measured_labels: the faces that labels named when it was first checked, if these were measured
-    search: the last one; is_search_due: whether more faces have gone since; new: what the new faces do
+    measured_change: of the measurement; labelled, joined, ended: see `Measured`
+    measured_labels, measured_joined: what labels said when it was first checked, if that was measured
+    search: the last one; is_search_due: whether more was lost since; new: what the new faces do
     next_at: when the next check may begin, by the monotonic clock
     """
 
     measured_change: int
     change: int
     labelled: Mapping[int, int]
+    joined: Mapping[int, int]
+    ended: int
     measured_labels: frozenset[int]
+    measured_joined: AbstractSet[tuple[int, int]]
     search: GallerySearch
     is_search_due: bool
     new: NewHubs
@@ -170,13 +205,15 @@ class ValidityChecks:
         if index.key.task != "identity" or scores.calibrated_at_change is None or not scores.calibrated_at_count:
             return None
         known = former if former and former.measured_change == scores.calibrated_at_change else None
-        now = time.monotonic()
-        if known and known.change == index.state.change and known.labelled is labelled:
-            if not known.is_search_due or now < known.search.next_at:
+        at, joined = time.monotonic(), served.constraints.joined_people
+        ended = served.faces.count_ended(now()) - scores.calibrated_at_refused_count
+        is_same = known and (known.change, known.ended) == (index.state.change, ended)
+        if known and is_same and known.labelled is labelled and known.joined is joined:
+            if not known.is_search_due or at < known.search.next_at:
                 return known
-        elif known and now < known.next_at:
+        elif known and at < known.next_at:
             return known
-        work = partial(check, self.database, index, Measured.of(served, index, scores), known)
+        work = partial(check, self.database, index, Measured.of(served, index, scores, ended), known)
         try:
             checked = self.tasks.result(("validity", index.key), work)
         except WrongShape:  # faces were removed meanwhile: the next step begins anew
@@ -193,26 +230,39 @@ def check(database: Engine, index: LoadedIndex, measured: Measured, known: Check
     change, collection = index.state.change, index.key.collection
     params = {"collection": collection, "since": measured.change, "last_face": measured.last_face}
     measured_labels = known.measured_labels if known else measured.find_labels()
+    measured_joined = known.measured_joined if known else measured.find_joined()
     with snapshot(database) as session:
-        changed, enrolled = session.execute(COUNT_QUERY, params).one()
-        gone = max(0, measured.faces - index.state.vectors + changed)
-        if known is None or (gone > known.search.gone and time.monotonic() >= known.search.next_at):
-            search = _search_gallery(session, index, measured, gone)
-            started, new = time.monotonic(), NewHubs(search.probes)
+        started = time.monotonic()
+        enrolled, changed_at = session.execute(COUNT_QUERY, params).one()
+        counted = time.monotonic()
+        left = index.state.vectors - enrolled
+        joined = measured.joined.items() - measured_joined
+        losses = Losses(max(0, measured.faces - left), changed_at or 0, measured.ended, joined)
+        if known is None or (losses != known.search.losses and counted >= known.search.next_at):
+            search = _search_gallery(session, index, measured, losses)
+            new = NewHubs(search.probes)
             people = _list_new_people(session, collection, measured, measured.since, measured_labels)
             people |= _list_nameless(session, collection, measured)
         else:
-            started, search, new = time.monotonic(), known.search, known.new
+            search, new = known.search, known.new
             people = _list_new_people(session, collection, measured, known.change, known.labelled.keys())
     for pks, rows in index.iterate_rows(np.array(sorted(people), np.int64)):
         owners = np.array([people[pk] for pk in pks.tolist()], np.int64).reshape(-1, 2)
         new = new.add(rows, owners[:, 0], owners[:, 1], index.index.metric, measured.levels)
     hubs = new.find(together=measured.trained_at is None) | search.named_often
-    validity = _judge(measured, hubs, index.state.vectors, index.state.vectors - enrolled)
-    ended = time.monotonic()
-    next_at, is_search_due = ended + REST_RATIO * (ended - started), gone > search.gone
     return Checked(
-        measured.change, change, measured.labelled, measured_labels, search, is_search_due, new, validity, next_at
+        measured.change,
+        change,
+        measured.labelled,
+        measured.joined,
+        measured.ended,
+        measured_labels,
+        measured_joined,
+        search,
+        losses != search.losses,
+        new,
+        _judge(measured, hubs, index.state.vectors, left),
+        time.monotonic() + REST_RATIO * (counted - started),
     )
 
 
@@ -244,10 +294,10 @@ def _list_nameless(session: Session, collection: str, measured: Measured) -> dic
     return {pk: (2 * pk + 1, 2 * pk + 1) for pk in pks if pk not in measured.labelled}
 
 
-def _search_gallery(session: Session, index: LoadedIndex, measured: Measured, gone: int) -> GallerySearch:
+def _search_gallery(session: Session, index: LoadedIndex, measured: Measured, losses: Losses) -> GallerySearch:
     """Search for people of the measured gallery as if they were strangers.
 
-    If faces have gone that kept others from being named, the gallery as it is now is searched, too.
+    If people may have lost the next person, who kept them from being named, the gallery as it is now is searched, too.
     """
     started = time.monotonic()
     with index.lock.gen_rlock():
@@ -258,14 +308,16 @@ def _search_gallery(session: Session, index: LoadedIndex, measured: Measured, go
     kept = _find_measured_faces(session, index, measured, usable)
     former, owners, searched = _find_people(index, everybody, kept, len(indexed))
     probes, named_often = StrangerProbes.draw(searched, former, owners, limit), list[int]()
-    if gone:
-        present, owners, searched = _find_people(index, everybody, usable, len(indexed))
+    if losses:
+        present, owners, searched = _find_people(index, everybody.join(measured.joined), usable, len(indexed))
         outcomes = search_gallery(searched, present, present.sample_rivals(limit), measured.rule)
         owner_of = np.zeros(len(present.is_named), np.int64)
         owner_of[present.owners] = owners
         named_often = owner_of[sorted(find_named_often(outcomes, measured.levels))].tolist()
+        joined = dict(measured.joined) | {2 * pk + 1: 2 * person for pk, person in measured.labelled.items()}
+        named_often += [owner for owner, person in joined.items() if person in named_often]
     ended = time.monotonic()
-    return GallerySearch(probes, gone, frozenset(named_often), ended + REST_RATIO * (ended - started))
+    return GallerySearch(probes, losses, frozenset(named_often), ended + REST_RATIO * (ended - started))
 
 
 def _find_measured_faces(session: Session, index: LoadedIndex, measured: Measured, usable: Ids) -> Ids:
@@ -289,5 +341,4 @@ def _find_people(
     """Return the people of the (n,) kept faces, the (n,) owners of these, and the index that finds only them."""
     faces = everybody.restrict_to(kept)
     people = GalleryPeople.from_rows(faces.ids, faces.subjects, faces.is_distractor)
-    owners = np.where(faces.is_named, 2 * faces.subjects, 2 * faces.ids + 1)
-    return people, owners, LockedIndex(index, kept if len(kept) < indexed else None)
+    return people, faces.owners, LockedIndex(index, kept if len(kept) < indexed else None)

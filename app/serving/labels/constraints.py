@@ -95,6 +95,15 @@ class ServedConstraints:
         rivals = {person: sum(not o % 2 or o in distractors for o in owners) for person, owners in large.items()}
         return frozenset(person for person, count in rivals.items() if count > SHORTLIST_PEOPLE)
 
+    @cached_property
+    def joined_people(self) -> Mapping[int, int]:
+        """Owner -> the person with a name whom labels joined it to, of other people with a name and of distractors."""
+        joined = {
+            owner: person for owner, person in self.constraints.joined.items() if owner != person and not person % 2
+        }
+        distractors = {face.owner for face in self.faces.values() if face.role == "distractor"} if joined else set()
+        return {owner: person for owner, person in joined.items() if not owner % 2 or owner in distractors}
+
     def person(self, owner: int) -> int:
         """Return the number of the person, after labels have joined people."""
         return self.constraints.person(owner)
