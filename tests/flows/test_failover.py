@@ -76,3 +76,17 @@ def test_the_old_primary_is_not_used(servers: tuple[Any, Any], tmp_path: Path) -
     assert count_rows(both, tmp_path) == 1
     with pytest.raises(OperationalError, match="left behind by a failover: its server has the timeline 1, after 2"):
         count_rows(old, tmp_path)
+    (Path(servers[0].pgdata) / "standby.signal").touch()
+    servers[0].stop()
+    servers[0].start()
+    with administer(old) as administration, administration.connect() as connection:
+        assert connection.scalar(text("select pg_is_in_recovery()"))
+    with pytest.raises(OperationalError, match="left behind by a failover: its server has the timeline 1, after 2"):
+        count_rows(old, tmp_path)
+
+
+def test_a_standby_of_the_newest_primary_is_read(servers: tuple[Any, Any], tmp_path: Path) -> None:
+    primary, standby = (server.get_uri() for server in servers)
+    with administer(primary) as administration:
+        execute(administration, "create table refusals (id int)")
+    assert [count_rows(url, tmp_path) for url in (primary, standby)] == [0, 0]

@@ -23,11 +23,14 @@ REPORT_SECONDS = 60.0
 HOST_OPTIONS = ("host", "hostaddr", "port")
 """The options of libpq that may be lists, of one value for each host."""
 TIMELINE_DIGITS = 8
-SERVER_QUERY = (
-    "select system_identifier::text, case when not pg_is_in_recovery() then"
-    f" left(pg_walfile_name(pg_current_wal_lsn()), {TIMELINE_DIGITS}) end from pg_control_system()"
-)
-"""What `pg_control_checkpoint` says of the timeline is out of date for a while after a failover."""
+SERVER_QUERY = f"""
+select system_identifier::text, case when pg_is_in_recovery()
+    then (select lpad(to_hex(greatest(timeline_id, min_recovery_end_timeline)), {TIMELINE_DIGITS}, '0')
+        from pg_control_checkpoint(), pg_control_recovery())
+    else left(pg_walfile_name(pg_current_wal_lsn()), {TIMELINE_DIGITS}) end
+from pg_control_system()"""
+"""A server that writes says its timeline at once. What the control file says may be out of date for a while after a
+failover; a server in recovery says no more."""
 SERVER_INFO = "server"
 
 log = logging.getLogger("likeness.database")
@@ -116,7 +119,9 @@ class _Connector:
 
 
 def read_server(dialect: Dialect, connection: Any) -> ServerTimeline | None:
-    """Return the server of a new connection; None if it is a standby, or does not let its user ask.
+    """Return the server of a new connection; None if it does not let its user ask.
+
+    The timeline of a standby may be lower than that of its primary until its next checkpoint.
 
     Raises the driver's OperationalError if the connection is lost.
     """
@@ -131,7 +136,7 @@ def read_server(dialect: Dialect, connection: Any) -> ServerTimeline | None:
     finally:
         if not connection.closed:
             connection.autocommit = False
-    return None if timeline is None else ServerTimeline(system, int(timeline, 16))
+    return ServerTimeline(system, int(timeline, 16))
 
 
 def list_hosts(options: Mapping[str, Any]) -> list[dict[str, str]]:
