@@ -143,7 +143,7 @@ def test_a_label_that_joins_a_distractor_to_the_person_beside(
 def test_a_check_of_many_faces_does_not_have_the_next_one_wait(
     gallery: GalleryWriter, engine: Engine, monkeypatch: pytest.MonkeyPatch, unmeasured: None
 ) -> None:
-    wait_for(lambda: read_validity(engine) == UNCHECKED)
+    find_checked(engine)
     add = NewHubs.add
 
     def add_slowly(*args: Any) -> NewHubs:
@@ -159,9 +159,10 @@ def test_a_check_of_many_faces_does_not_have_the_next_one_wait(
 
 
 def find_checked(engine: Engine) -> Checked:
-    """Return what is known of the champion, which has been checked before."""
-    checked = engine.follower.sync.validity_checks._checked["staff", "identity"]
-    [one] = [one for one in checked.values() if one is not None]
+    """Return what is known of the champion, once it has been checked."""
+    checked = engine.follower.sync.validity_checks._checked
+    wait_for(lambda: any(checked.get(("staff", "identity"), {}).values()))
+    [one] = [one for one in checked["staff", "identity"].values() if one is not None]
     return one
 
 
