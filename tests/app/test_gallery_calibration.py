@@ -55,6 +55,25 @@ def test_labels_name_faces_that_are_enrolled() -> None:
     assert faces.name_labelled({}).subjects.tolist() == [2, -1, -1, 7]
 
 
+def test_people_and_distractors_whom_labels_joined_are_one_person() -> None:
+    faces = GalleryFaces(np.array([3, 5, 8, 9]), np.array([2, 4, -1, -1]), np.array([False, False, True, True]))
+    joined = faces.join({2 * 4: 2 * 2, 2 * 9 + 1: 2 * 2})
+    assert joined.subjects.tolist() == [2, 2, -1, 2]
+    assert joined.is_distractor.tolist() == [False, False, True, False]
+    assert faces.join({}).subjects.tolist() == [2, 4, -1, -1]
+
+
+def test_people_whom_labels_joined_stand_for_no_stranger(resources: Resources) -> None:
+    rows, subjects = people(160, 2)
+    model = make_model("m-1")
+    gallery = GalleryWriter(resources).make(model)
+    gallery.add({model.id: rows}, subjects)
+    gallery.label([(gallery.pks[0], gallery.pks[2])], same=True)
+    measured = gallery_calibration.measure_gallery(resources, "staff", "identity", model)
+    [strangers] = OpenSetCalibration.from_dict(measured["open_set"]["calibration"]).strangers
+    assert (strangers.people, measured["joined_people"]) == (158, 1)
+
+
 def test_people_who_refused_are_left_out_of_the_measurement_of_strangers(resources: Resources) -> None:
     rows, subjects = people(300, 2)
     model = make_model("m-1")

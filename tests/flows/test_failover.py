@@ -15,6 +15,7 @@ from sqlalchemy.exc import OperationalError
 from app.config import Settings
 from app.db.servers.history import CHECK_SECONDS
 from app.db.session import close_database, open_database, reading
+from tests.app.test_paused_follower import wait_for
 from tests.databases import administer, execute
 
 
@@ -89,4 +90,7 @@ def test_a_standby_of_the_newest_primary_is_read(servers: tuple[Any, Any], tmp_p
     primary, standby = (server.get_uri() for server in servers)
     with administer(primary) as administration:
         execute(administration, "create table refusals (id int)")
+    with administer(standby) as administration, administration.connect() as connection:
+        exists = text("select to_regclass('refusals') is not null")
+        wait_for(lambda: connection.scalar(exists))
     assert [count_rows(url, tmp_path) for url in (primary, standby)] == [0, 0]

@@ -25,7 +25,7 @@ HOST_OPTIONS = ("host", "hostaddr", "port")
 TIMELINE_DIGITS = 8
 SERVER_QUERY = f"""
 select system_identifier::text, case when pg_is_in_recovery()
-    then (select lpad(to_hex(greatest(timeline_id, min_recovery_end_timeline)), {TIMELINE_DIGITS}, '0')
+    then (select to_hex(greatest(timeline_id, min_recovery_end_timeline))
         from pg_control_checkpoint(), pg_control_recovery())
     else left(pg_walfile_name(pg_current_wal_lsn()), {TIMELINE_DIGITS}) end
 from pg_control_system()"""

@@ -136,13 +136,10 @@ class GalleryFaces:
 
     def join(self, joined: Mapping[int, int]) -> "GalleryFaces":
         """Return the faces with one person for all whom labels joined: see `ServedConstraints.joined_people`."""
-        is_joined, subjects = self.find_joined(joined), self.subjects.copy()
-        subjects[is_joined] = [joined[owner] // 2 for owner in self.owners[is_joined].tolist()]
+        owners, subjects = self.owners, self.subjects.copy()
+        is_joined = np.isin(owners, list(joined))
+        subjects[is_joined] = [joined[owner] // 2 for owner in owners[is_joined].tolist()]
         return GalleryFaces(self.ids, subjects, self.is_distractor & ~is_joined)
-
-    def find_joined(self, joined: Mapping[int, int]) -> NDArray[np.bool_]:
-        """Return (n,) which faces are of somebody whom labels joined to another person."""
-        return np.isin(self.owners, list(joined))
 
     @property
     def owners(self) -> Ids:
@@ -222,9 +219,9 @@ def _measure_index(
         calibration = None
     if calibration and (unseen := _read_held_out_calibration(loaded.model, loaded.key)):
         calibration = replace(unseen, impostors=calibration.impostors)
-    labelled_subjects = constraints.constraints.labelled_subjects
-    joined = faces.name_labelled(labelled_subjects).join(constraints.joined_people)
-    is_probe = faces.is_named & ~faces.find_joined(constraints.joined_people)
+    labelled_subjects, joined_people = constraints.constraints.labelled_subjects, constraints.joined_people
+    joined = faces.name_labelled(labelled_subjects).join(joined_people)
+    is_probe = faces.is_named & ~np.isin(faces.owners, [*joined_people, *joined_people.values()])
     return {
         "calibration": calibration.to_dict() if calibration else None,
         "default_fmr": DEFAULT_FMR,
@@ -236,7 +233,7 @@ def _measure_index(
         "named_faces": int(joined.is_named.sum()),
         "labelled_faces": len(labelled_subjects),
         "refused_faces": len(refused),
-        "joined_people": len(constraints.joined_people),
+        "joined_people": len(joined_people),
         "change": change,
         "last_face": int(indexed.max(initial=0)),
         "measured_at": now(),
