@@ -12,7 +12,7 @@ from app.db.tables import DEFAULT_FPIR
 from app.galleries.measurements import DEFAULT_FMR, Measurement
 from ml.calibration import Calibration, DistanceThreshold
 from ml.distances import Distance
-from ml.identification.open_set import OpenSetCalibration, PersonThreshold
+from ml.identification.open_set import VERSION, OpenSetCalibration, PersonThreshold
 from ml.identification.person_distance import DecisionRule
 from ml.indexes import OperatingPoint
 from ml.model import Model
@@ -69,7 +69,7 @@ class Scores:
         """Read what `gallery_calibration.measure_gallery` stored; None means that nothing was measured here."""
         measured = Measurement.from_dict(stored or {})
         own, open_set = measured.calibration, measured.open_set
-        is_outdated = (own and not own.impostors.effective) or (open_set and not open_set.knows_next)
+        is_outdated = (own and not own.impostors.effective) or (open_set and open_set.version < VERSION)
         return cls(
             metric=model.metric,
             calibration=own or model.calibrations.get(task),

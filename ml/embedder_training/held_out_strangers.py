@@ -1,49 +1,95 @@
 """Measure how strangers score: search for the held-out people with an embedder that has not learned from them."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ml import indexes
+from ml.embedder_training.carried_distances import carry_over
 from ml.embedders.base import Embedder
 from ml.identification.open_set import OpenSetCalibration
 from ml.identification.person_distance import DecisionRule
-from ml.identification.searches import GalleryPeople, search_gallery
+from ml.identification.searches import GalleryPeople, SearchOutcomes, search_gallery
 from ml.identification.stranger_searches import StrangerSearches
 from ml.types import Ids, Rows
 
 MAX_SEARCHES = 3000
+COMPARED_SHARES = (0.02, 0.05, 0.1)
+"""Shares of the searches for learned people by which the two fits are compared: see `carry_over`."""
 TASK = "identity"
+
+
+@dataclass(frozen=True, eq=False)
+class FittedGallery:
+    """The faces of a training, with the people that searches find among them.
+
+    rows: (N, D) descriptors; people: the owners of the faces
+    is_probe: (N,) which faces may be searched for: those enrolled with a name, but of nobody whom labels joined from
+        several names. Labels of faces that look alike would have strangers look farther away than they are.
+    """
+
+    rows: Rows
+    people: GalleryPeople
+    is_probe: NDArray[np.bool_]
+
+    @classmethod
+    def from_faces(cls, rows: Rows, people: Ids, names: Ids) -> "FittedGallery":
+        """Make a gallery in which all faces of a person have a name if one of them has.
+
+        people: (N,) number of each face's person; names: (N,) number of the name it was enrolled with, -1 if none
+        """
+        has_name = names >= 0
+        named, counts = np.unique(np.unique(np.stack([people, names])[:, has_name], axis=1)[0], return_counts=True)
+        owners = np.where(np.isin(people, named), people, -1)
+        gallery = GalleryPeople.from_rows(np.arange(len(people)), owners, np.zeros(len(people), np.bool_))
+        return cls(rows, gallery, has_name & np.isin(people, named[counts == 1]))
+
+    def sample(self, chosen: NDArray[np.bool_]) -> Ids:
+        """Draw positions of faces to search for, of the people of the chosen (N,) faces."""
+        owners = np.zeros(len(self.people.is_named), np.bool_)
+        owners[self.people.owners[chosen & self.is_probe]] = True
+        return self.people.sample(owners, MAX_SEARCHES, np.random.default_rng(0), self.is_probe)
+
+    def search(
+        self, embedder: Embedder, positions: Ids, rule: DecisionRule, check: Callable[[], None]
+    ) -> SearchOutcomes:
+        """Search for the faces at these (S,) positions, as an embedder embeds the gallery."""
+        index = indexes.build(self.people.ids, embedder.embed(self.rows, TASK), embedder.metric)
+        return search_gallery(index, self.people, positions, rule, check)
 
 
 def measure_held_out_strangers(
     embedder: Embedder,
+    serving: Embedder,
     people: Ids,
     held_out: NDArray[np.bool_],
     rows: Rows,
     *,
-    is_named: NDArray[np.bool_],
+    names: Ids,
     check: Callable[[], None] = lambda: None,
 ) -> OpenSetCalibration | None:
-    """Search for each held-out person among all other people's faces.
+    """Search for each held-out person among all other people's faces, and state their distances as `serving` has them.
 
-    embedder: fitted without the held-out people
-    people: (N,) number of each face's person; held_out, is_named: (N,) whether the person is; rows: (N, D) descriptors
+    embedder: fitted without the held-out people; serving: the same fit on everybody
+    people: (N,) number of each face's person; held_out: (N,) whether the person is; rows: (N, D) descriptors
+    names: (N,) number of the name that the face was enrolled with, -1 if none
     check: called before each batch of searches; it may raise an exception to stop the measurement
-    Returns None where no held-out person is named, or the embedder has not learned identity.
+    Returns None where no held-out person is named, the embedder has not learned identity, or the two fits cannot be
+    compared, since too few people were learned from.
     """
     if TASK not in embedder.tasks:
         return None
-    ids = np.arange(len(people))
-    gallery = GalleryPeople.from_rows(ids, np.where(is_named, people, -1), np.zeros(len(people), np.bool_))
-    chosen = np.zeros(len(gallery.is_named), np.bool_)
-    chosen[gallery.owners[held_out & is_named]] = True
-    queries = gallery.sample(chosen, MAX_SEARCHES, np.random.default_rng(0))
-    if not len(queries):
+    gallery, rule = FittedGallery.from_faces(rows, people, names), DecisionRule()
+    strangers, learned = gallery.sample(held_out), gallery.sample(~held_out)
+    if not len(strangers):
         return None
-    index = indexes.build(ids, embedder.embed(rows, TASK), embedder.metric)
-    rule = DecisionRule()
-    results = search_gallery(index, gallery, queries, rule, check)
-    strangers = StrangerSearches.from_distances("held-out", results.stranger, results.owners, len(ids))
-    return OpenSetCalibration(rule, (strangers,), optimistic=True)
+    both = gallery.search(embedder, np.concatenate([strangers, learned]), rule, check)
+    refitted = gallery.search(serving, learned, rule, check)
+    by_holdout, before = np.split(both.stranger, [len(strangers)])
+    distances = carry_over(by_holdout, before, refitted.stranger, COMPARED_SHARES)
+    if distances is None:
+        return None
+    searches = StrangerSearches.from_distances("held-out", distances, both.owners[: len(strangers)], len(people))
+    return OpenSetCalibration(rule, (searches,), optimistic=True)

@@ -31,6 +31,9 @@ over the next person, and more of them are named."""
 MIN_PAIRS = 200
 """With fewer impostor pairs, their tail is not extrapolated."""
 NOTHING_MATCHES = (-math.inf, -math.inf)
+VERSION = 3
+"""1 and 2: a search might end before it knew the next people, or people held out of a training had the distances of the
+fit without them. Too many strangers were named."""
 
 
 def fpir_at_size(fpir: float, measured_faces: int, faces: int) -> float:
@@ -75,13 +78,13 @@ class OpenSetCalibration:
 
     strangers: searches from one or two sources
     optimistic: whether the model has learned from the people of the pairs, so that their distances are too large
-    knows_next: whether the searches went on until they knew the next people, which those of earlier versions did not
+    version: by which version it was measured, see VERSION
     """
 
     rule: DecisionRule
     strangers: tuple[StrangerSearches, ...] = ()
     optimistic: bool = False
-    knows_next: bool = True
+    version: int = VERSION
 
     def threshold(
         self, fpir: float, faces: int, pairs: tuple[ImpostorDistances, ...] = (), nameless_faces: int | None = None
@@ -156,8 +159,8 @@ class OpenSetCalibration:
         """Restore what `to_dict` returned, through JSON or not. Raises Corrupt."""
         try:
             strangers = tuple(StrangerSearches.from_dict(s) for s in kept["strangers"])
-            rule, knows_next = DecisionRule.from_dict(kept["rule"]), bool(kept.get("knows_next", False))
-            return cls(rule, strangers, bool(kept["optimistic"]), knows_next)
+            rule, version = DecisionRule.from_dict(kept["rule"]), int(kept.get("version", 1))
+            return cls(rule, strangers, bool(kept["optimistic"]), version)
         except (KeyError, TypeError, ValueError) as error:
             raise Corrupt(f"this is not an open-set calibration: {error}") from error
 

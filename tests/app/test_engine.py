@@ -524,19 +524,19 @@ def test_a_gallery_is_measured_when_its_faces_are_named_or_replaced(resources: R
 
 
 def test_a_gallery_that_an_earlier_version_measured_is_measured_again(resources: Resources, engine: Engine) -> None:
-    """Its searches did not go on until they knew the next people, and its thresholds had strangers named."""
+    """Its thresholds had strangers named."""
     gallery = GalleryWriter(resources).make(MODEL)
     rows, subjects = people(40, 3)
     gallery.add({MODEL.id: rows}, subjects)
     until(lambda: count_strangers(engine) == 40)
     stored = read_measured(resources)
-    del stored["open_set"]["calibration"]["knows_next"]
+    del stored["open_set"]["calibration"]["version"]
     with writing(resources.database) as session:
         deployment = session.get_one(Deployment, ("staff", "identity"))
         deployment.measurements = {MODEL.id: stored}
         deployment.updated_at = time.time()
     resources.notifier.notify("changes")
-    until(lambda: "knows_next" in read_measured(resources)["open_set"]["calibration"])
+    until(lambda: "version" in read_measured(resources)["open_set"]["calibration"])
 
 
 def test_a_gallery_is_measured_when_labels_name_its_faces(resources: Resources, engine: Engine) -> None:

@@ -1,11 +1,15 @@
 """An embedder is trained from arrays alone: the training set, the fit, the held-out people and the calibration."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
+import pytest
 
 from ml.calibration import MIN_PAIRS_PER_CLASS
-from ml.embedder_training.calibrations import calibrate_tasks
+from ml.distances import Distance
+from ml.embedder_training.calibrations import HoldoutFit, TaskCalibrations, calibrate_tasks
+from ml.embedder_training.carried_distances import carry_over
 from ml.embedder_training.examples import TaskExamples
 from ml.embedder_training.fit import fit_embedder
 from ml.embedder_training.held_out_strangers import measure_held_out_strangers
@@ -84,18 +88,100 @@ def test_without_values_the_held_out_labels_are_measured() -> None:
 def test_a_task_is_calibrated_on_held_out_people_if_they_suffice_and_else_on_all_faces() -> None:
     embedder = fit_wpca(~HELD_OUT)
     measured = measure(embedder)
-    held_out = calibrate_tasks(embedder, [NAMED], PEOPLE, ROWS, {"identity": measured})
-    learned = calibrate_tasks(embedder, [NAMED], PEOPLE, ROWS, {})
+    held_out = calibrate(embedder, embedder, measured)
+    learned = calibrate_tasks(embedder, [NAMED], PEOPLE, ROWS)
     few = replace(measured, genuine=measured.genuine[: MIN_PAIRS_PER_CLASS - 1])
     assert held_out.by_held_out == ("identity",)
-    assert learned.by_held_out == calibrate_tasks(embedder, [NAMED], PEOPLE, ROWS, {"identity": few}).by_held_out == ()
+    assert learned.by_held_out == calibrate(embedder, embedder, few).by_held_out == ()
     assert held_out.by_task["identity"].to_dict() != learned.by_task["identity"].to_dict()
 
 
+def test_a_calibration_on_held_out_people_has_the_scale_of_the_fit_that_serves() -> None:
+    embedder = fit_wpca(~HELD_OUT)
+    calibrations = calibrate(cast(Embedder, Scaled(embedder, 3.0)), embedder, measure(embedder))
+    serving, holdout = calibrations.by_task["identity"], calibrations.holdout["identity"]
+    assert serving.probability(9 * np.array([1.0, 2.0])) == pytest.approx(holdout.probability(np.array([1.0, 2.0])))
+    assert serving.threshold(0.1).distance == pytest.approx(9 * holdout.threshold(0.1).distance)
+
+
+def calibrate(serving: Embedder, embedder: Embedder, measured: TaskMeasurement) -> TaskCalibrations:
+    holdout = HoldoutFit(embedder, HELD_OUT, {"identity": measured})
+    return calibrate_tasks(serving, [NAMED], PEOPLE, ROWS, holdout)
+
+
 def test_strangers_are_searched_for_where_held_out_people_have_names() -> None:
-    embedder, everybody = fit_wpca(~HELD_OUT), np.ones(len(PEOPLE), np.bool_)
-    measured = measure_held_out_strangers(embedder, PEOPLE, HELD_OUT, ROWS, is_named=everybody)
+    embedder = fit_wpca(~HELD_OUT)
+    measured = measure_held_out_strangers(embedder, embedder, PEOPLE, HELD_OUT, ROWS, names=PEOPLE)
     assert measured is not None
     [searches] = measured.strangers
     assert searches.people == len(np.unique(PEOPLE[HELD_OUT]))
-    assert measure_held_out_strangers(embedder, PEOPLE, HELD_OUT, ROWS, is_named=~HELD_OUT) is None
+    nobody_held_out = np.where(HELD_OUT, -1, PEOPLE)
+    assert measure_held_out_strangers(embedder, embedder, PEOPLE, HELD_OUT, ROWS, names=nobody_held_out) is None
+
+
+def test_nobody_whom_labels_joined_from_several_names_is_searched_for() -> None:
+    embedder, names = fit_wpca(~HELD_OUT), PEOPLE.copy()
+    first = np.unique(PEOPLE[HELD_OUT])[0]
+    names[np.flatnonzero(np.isin(PEOPLE, first))[0]] = PEOPLE.max() + 1
+    measured = measure_held_out_strangers(embedder, embedder, PEOPLE, HELD_OUT, ROWS, names=names)
+    assert measured is not None
+    assert measured.strangers[0].people == len(np.unique(PEOPLE[HELD_OUT])) - 1
+
+
+def test_a_person_has_the_name_of_any_of_its_faces() -> None:
+    """Faces that labels alone name are found as their person, so they are in the way of strangers too."""
+    embedder = fit_wpca(~HELD_OUT)
+    first_faces = np.unique(PEOPLE, return_index=True)[1]
+    names = np.where(np.isin(np.arange(len(PEOPLE)), first_faces), -1, PEOPLE)
+    by_label = measure_held_out_strangers(embedder, embedder, PEOPLE, HELD_OUT, ROWS, names=names)
+    by_name = measure_held_out_strangers(embedder, embedder, PEOPLE, HELD_OUT, ROWS, names=PEOPLE)
+    assert by_label is not None
+    assert by_name is not None
+    few, all_of_them = (np.array(m.strangers[0].distances) for m in (by_label, by_name))
+    assert len(few) < len(all_of_them)
+    assert np.abs(few[:, None] - all_of_them).min(axis=1).max() < 1e-6
+
+
+@dataclass
+class Scaled:
+    """An embedder whose embeddings are `scale` times as long as another's."""
+
+    embedder: Embedder
+    scale: float
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        return self.embedder.tasks
+
+    @property
+    def metric(self) -> Distance:
+        return self.embedder.metric
+
+    def embed(self, rows: Rows, task: str) -> Rows:
+        return self.scale * self.embedder.embed(rows, task)
+
+
+@pytest.mark.parametrize("scale", [0.5, 3.0])
+def test_the_distances_of_strangers_are_those_of_the_fit_that_serves(scale: float) -> None:
+    embedder = fit_wpca(~HELD_OUT)
+    serving = cast(Embedder, Scaled(embedder, scale))
+    before = measure_held_out_strangers(embedder, embedder, PEOPLE, HELD_OUT, ROWS, names=PEOPLE)
+    after = measure_held_out_strangers(embedder, serving, PEOPLE, HELD_OUT, ROWS, names=PEOPLE)
+    assert before is not None
+    assert after is not None
+    expected = scale**2 * np.array(before.strangers[0].distances)
+    assert after.strangers[0].distances == pytest.approx(expected, rel=1e-5)
+
+
+def test_distances_are_carried_over_by_the_strictest_line() -> None:
+    searches = np.linspace(2, 10, 500)
+    shares = (0.02, 0.05, 0.1)
+    assert carry_over(np.array([1.0, np.inf]), searches, 3 * searches - 7, shares) == pytest.approx([-4, np.inf])
+    bent = np.where(searches < 2.5, 1.5 * searches - 1.25, searches)  # nearer below a share of 6 %
+    slope = (6 - 1.99) / (6 - 2.16)  # from a share of 2 % to the median
+    assert carry_over(np.array([1.0]), searches, bent, shares) == pytest.approx([1.99 - slope * 1.16])
+
+
+@pytest.mark.parametrize("searches", [np.linspace(2, 10, 49), np.full(500, 3.0), np.full(500, np.inf)])
+def test_nothing_is_carried_over_by_too_few_searches_or_such_as_are_all_alike(searches: np.ndarray) -> None:
+    assert carry_over(np.array([1.0]), searches, searches, (0.05,)) is None

@@ -57,5 +57,5 @@ def make_candidate(
     held_out_faces = [face.pk for face in prepared.data.select_faces(prepared.held_out)]
     holdout_facts = {"holdout": plan.holdout, HELD_OUT_FACES: held_out_faces}
     holdout_name = name + HOLDOUT_SUFFIX
-    holdout_model = Model(holdout_name, plan.recipe, plan.method, holdout_embedder, calibrations.by_task, holdout_facts)
+    holdout_model = Model(holdout_name, plan.recipe, plan.method, holdout_embedder, calibrations.holdout, holdout_facts)
     return Candidate(model, holdout_model, report)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from ml.embedder_training.calibrations import TaskCalibrations, calibrate_tasks
+from ml.embedder_training.calibrations import HoldoutFit, TaskCalibrations, calibrate_tasks
 from ml.embedder_training.held_out_strangers import measure_held_out_strangers
 from ml.embedder_training.task_measurement import measure_tasks
 from ml.embedders.base import Embedder
@@ -19,7 +19,8 @@ from workers.training.report import CurrentMeasurement, make_report
 class CandidateMeasurement:
     """What was measured of a candidate.
 
-    strangers: how the held-out people score while they are not enrolled; None where identity was not learned
+    strangers: how the held-out people score while they are not enrolled, in distances of the fit that serves; None
+        where this was not measured
     """
 
     report: dict[str, Any]
@@ -27,9 +28,12 @@ class CandidateMeasurement:
     strangers: OpenSetCalibration | None
 
 
-def measure_candidate(context: JobContext, prepared: PreparedData, embedder: Embedder) -> CandidateMeasurement:
+def measure_candidate(
+    context: JobContext, prepared: PreparedData, embedder: Embedder, serving: Embedder
+) -> CandidateMeasurement:
     """Measure an embedder that was fitted without the held-out people.
 
+    serving: the same fit on everybody
     Raises NotFound, CropsDamaged, ml.Corrupt, Interrupted.
     """
     data, held_out = prepared.data, prepared.held_out
@@ -46,9 +50,10 @@ def measure_candidate(context: JobContext, prepared: PreparedData, embedder: Emb
         context.check()
         for task, measurement in measure_tasks(data.tasks, data.people, held_out, embeddings).items():
             served[task] = CurrentMeasurement(current, measurement)
-    calibrations = calibrate_tasks(embedder, data.tasks, data.people, prepared.rows, measured)
+    holdout = HoldoutFit(embedder, held_out, measured)
+    calibrations = calibrate_tasks(serving, data.tasks, data.people, prepared.rows, holdout)
     strangers = measure_held_out_strangers(
-        embedder, data.people, held_out, prepared.rows, is_named=data.is_named, check=context.check
+        embedder, serving, data.people, held_out, prepared.rows, names=data.names, check=context.check
     )
     report = make_report(prepared, embedder, projections, measured, served)
     return CandidateMeasurement(report, calibrations, strangers)

@@ -65,9 +65,9 @@ class TrainingData:
     snapshot: dict[str, Any]
 
     @property
-    def is_named(self) -> NDArray[np.bool_]:
-        """(N,) whether a face belongs to a subject."""
-        return np.array([face.subject_pk is not None for face in self.faces], np.bool_)
+    def names(self) -> Ids:
+        """(N,) pk of the subject of each face, -1 if it has none."""
+        return np.array([-1 if face.subject_pk is None else face.subject_pk for face in self.faces], np.int64)
 
     def select_faces(self, chosen: NDArray[np.bool_]) -> list[FaceRecord]:
         """Return the faces that are chosen. chosen: (N,)."""

@@ -17,7 +17,7 @@ from workers.training.vocabularies import learn_vocabularies
 def train_candidate(
     context: JobContext, plan: Plan, data: TrainingData, name: str, reporter: ProgressReporter
 ) -> Candidate:
-    """Hold people out, describe the faces, fit, measure on the held-out people, and fit again on everybody.
+    """Hold people out, describe the faces, fit, fit again on everybody, and measure on the held-out people.
 
     Raises TooFewPairs, NotFound (the model to start from is missing), CropsDamaged, Interrupted.
     """
@@ -28,11 +28,11 @@ def train_candidate(
     prepared = PreparedData(plan, data, held_out, rows)
     start = load_start(context.resources.models, plan.start_from)
     holdout_embedder = fit_without_held_out(prepared, start, reporter.phase("fit", 200, 580))
-    measurement = measure_candidate(context, prepared, holdout_embedder) if holdout_embedder else None
-    progress = reporter.phase("refit", 620, 1000) if holdout_embedder else reporter.phase("fit", 200, 1000)
+    progress = reporter.phase("refit", 580, 960) if holdout_embedder else reporter.phase("fit", 200, 1000)
     embedder = fit_on_everybody(prepared, start, progress, like=holdout_embedder)
+    measurement = measure_candidate(context, prepared, holdout_embedder, embedder) if holdout_embedder else None
     if measurement is None:
-        calibrations = calibrate_tasks(embedder, data.tasks, data.people, rows, {})
+        calibrations = calibrate_tasks(embedder, data.tasks, data.people, rows)
     else:
         calibrations = measurement.calibrations
     return make_candidate(name, prepared, embedder, holdout_embedder, calibrations, measurement)

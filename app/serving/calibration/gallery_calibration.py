@@ -26,7 +26,7 @@ from ml import registry
 from ml.calibration import Calibration, draw_impostor_pairs, sample_genuine
 from ml.distances import Distance
 from ml.errors import TooFewPairs
-from ml.identification.open_set import MIN_GALLERY_SHARE, OpenSetCalibration
+from ml.identification.open_set import MIN_GALLERY_SHARE, VERSION, OpenSetCalibration
 from ml.identification.person_distance import DecisionRule
 from ml.identification.searches import GalleryPeople
 from ml.indexes import choose_candidates, measure_candidate_curve, measure_curve
@@ -277,11 +277,15 @@ def _measure_strangers(
 
 
 def _read_held_out_searches(model: Model, key: IndexKey) -> OpenSetCalibration | None:
-    """Return the searches of people held out of a training on this collection; None if there was no such training."""
+    """Return the searches of people held out of a training on this collection; None if there was no such training.
+
+    Those of a training by an earlier version are left out, as they hold for another fit than the one that serves.
+    """
     if not is_trained_here(model, key):
         return None
     kept = model.provenance.get("open_set", {}).get(key.task)
-    return OpenSetCalibration.from_dict(kept) if kept else OpenSetCalibration(DecisionRule())
+    learned = OpenSetCalibration.from_dict(kept) if kept else None
+    return learned if learned and learned.version >= VERSION else OpenSetCalibration(DecisionRule())
 
 
 def _read_held_out_calibration(model: Model, key: IndexKey) -> Calibration | None:
