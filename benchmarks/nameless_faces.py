@@ -22,6 +22,7 @@ from ml.identification.open_set import OpenSetCalibration, PersonThreshold
 from ml.identification.person_distance import DecisionRule, shortlist
 from ml.identification.searches import FACES_PER_SEARCH, GalleryPeople, TemplateCache, search_gallery
 from ml.identification.stranger_searches import StrangerSearches
+from ml.indexes.base import Index
 from ml.indexes.flat import FlatIndex
 from ml.types import Ids, Rows
 from papers.harness.photos import Photos
@@ -76,7 +77,7 @@ def draw_trial(rows: Rows, people: Ids, named: int, nameless: int, seed: int) ->
 class MeasuredGallery:
     """A gallery with the threshold that was measured in it."""
 
-    index: FlatIndex
+    index: Index
     people: GalleryPeople
     rule: DecisionRule
     threshold: PersonThreshold
