@@ -29,6 +29,7 @@ from app.db.tables import (
     Key,
     Label,
     ModelRecord,
+    ServerToken,
     StoredResponse,
     Task,
     Training,
@@ -41,6 +42,7 @@ NEVER_COPIED: dict[type[Base], str] = {
     AuditEntry: "the audit log is signed by the service that wrote it",
     AuditHead: "the audit log is signed by the service that wrote it",
     KeptSnapshot: "which snapshots there are belongs to the home that keeps them",
+    ServerToken: "which servers of PostgreSQL there are belongs to the home that has met them",
     StoredResponse: "answers to repeated requests, kept for a day",
 }
 """Tables that no snapshot holds -> the reason."""

@@ -15,6 +15,7 @@ from sqlalchemy.exc import OperationalError
 
 from app.config import Settings
 from app.db.failures import describe_failure
+from app.db.migrate import upgrade_database
 from app.db.servers import connections, history
 from app.db.servers.connections import list_hosts
 from app.db.servers.history import SERVERS_FILE, ServerHistory, ServerTimeline
@@ -63,8 +64,8 @@ def ask(database: Engine) -> int | None:
 
 
 def read_file(home: Path) -> dict[str, int]:
-    stored: dict[str, int] = json.loads((home / SERVERS_FILE).read_text())
-    return stored
+    timelines: dict[str, int] = json.loads((home / SERVERS_FILE).read_text())["timelines"]
+    return timelines
 
 
 def test_a_real_server_says_its_identifier_and_its_timeline(open_server: Open, home: Path) -> None:
@@ -132,7 +133,10 @@ def test_a_user_who_may_not_ask_is_let_in(postgres: str, administration: Engine,
     execute(administration, f"drop role {name}")
 
 
-@pytest.mark.parametrize("content", ["", "[1]", '{"7001": "2"}', '{"7001": 2', "[" * 100_000])
+@pytest.mark.parametrize(
+    "content",
+    ["", "[1]", '{"7001": "2"}', '{"7001": 2', "[" * 100_000, '{"timelines": {"7001": 2}, "tokens": {"7001": 2}}'],
+)
 def test_a_damaged_file_is_as_none(
     open_server: Open, home: Path, timelines: dict[str, int | None], content: str
 ) -> None:
@@ -148,6 +152,78 @@ def test_nothing_is_kept_where_there_is_no_home(
     assert ask(database) == 1
     close_database(database)
     assert not (tmp_path / "none").exists()
+
+
+@pytest.fixture
+def migrated(postgres: str, administration: Engine) -> Iterator[str]:
+    """The address of a database of its own, with the tables of this version."""
+    name = f"t{uuid4().hex}"
+    execute(administration, f"create database {name}")
+    url = address(postgres, name)
+    upgrade_database(url, None)
+    yield url
+    execute(administration, f"drop database {name} with (force)")
+
+
+def ask_at(url: str, home: Path) -> int | None:
+    database = open_database(Settings(database_url=url).database, home)
+    try:
+        return ask(database)
+    finally:
+        close_database(database)
+
+
+def read_tokens(url: str) -> set[str]:
+    with administer(url) as database, database.connect() as connection:
+        return set(connection.scalars(text("select token from server_tokens")))
+
+
+def test_each_home_leaves_one_token(migrated: str, tmp_path: Path) -> None:
+    homes = [tmp_path / "a", tmp_path / "b"]
+    for home in homes:
+        home.mkdir()
+    for home in homes * 2:
+        assert ask_at(migrated, home) == 1
+    stored = [json.loads((home / SERVERS_FILE).read_text())["tokens"] for home in homes]
+    assert {token for tokens in stored for token in tokens.values()} == read_tokens(migrated)
+    assert len(read_tokens(migrated)) == 2
+
+
+def test_a_server_that_lacks_the_token_is_refused(migrated: str, home: Path) -> None:
+    """So is the other one of two that were promoted from one timeline."""
+    assert ask_at(migrated, home) == 1
+    with administer(migrated) as database:
+        execute(database, "delete from server_tokens")
+    with pytest.raises(
+        OperationalError, match="has the timeline 1, as another one that is in use, and lacks"
+    ) as refused:
+        ask_at(migrated, home)
+    assert is_temporary(refused.value)
+    (home / SERVERS_FILE).unlink()
+    assert ask_at(migrated, home) == 1, "an operator accepts the server by deleting the file"
+
+
+def test_a_database_that_is_made_anew_is_accepted(migrated: str, administration: Engine, home: Path) -> None:
+    assert ask_at(migrated, home) == 1
+    name = migrated.partition("?")[0].rpartition("/")[2]
+    execute(administration, f"drop database {name} with (force)")
+    execute(administration, f"create database {name}")
+    assert ask_at(migrated, home) == 1, "before it is migrated"
+    upgrade_database(migrated, None)
+    assert ask_at(migrated, home) == 1
+    assert len(read_tokens(migrated)) == 1
+
+
+def test_a_database_that_takes_no_token_is_accepted(
+    migrated: str, administration: Engine, home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    name = migrated.partition("?")[0].rpartition("/")[2]
+    execute(administration, f"alter database {name} set default_transaction_read_only = on")
+    assert ask_at(migrated, home) == 1
+    assert "database.token_not_left" in caplog.text
+    execute(administration, f"alter database {name} reset default_transaction_read_only")
+    assert read_tokens(migrated) == set()
 
 
 def test_a_home_that_cannot_be_written_keeps_nobody_out(
@@ -178,12 +254,13 @@ def test_a_process_that_waits_to_write_adds_to_what_another_has_written(
 ) -> None:
     @contextmanager
     def let_another_write(*_: object, **__: object) -> Iterator[None]:
-        (home / SERVERS_FILE).write_text('{"7001": 3, "7002": 1}')
+        (home / SERVERS_FILE).write_text('{"timelines": {"7001": 3, "7002": 1}, "tokens": {}}')
         yield
 
     monkeypatch.setattr(history, "FileLock", let_another_write)
     assert ServerHistory(home).find_newest(ServerTimeline("7001", 2)) == 3
-    assert read_file(home) == {"7001": 3, "7002": 1}
+    assert ServerHistory(home).find_newest(ServerTimeline("7003", 1)) == 1
+    assert read_file(home) == {"7001": 3, "7002": 1, "7003": 1}
 
 
 def test_a_connection_to_a_server_that_was_left_behind_is_used_no_more(

@@ -13,6 +13,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
 from app.config import Settings
+from app.db.migrate import upgrade_database
 from app.db.servers.history import CHECK_SECONDS
 from app.db.session import close_database, open_database, reading
 from tests.app.test_paused_follower import wait_for
@@ -84,6 +85,31 @@ def test_the_old_primary_is_not_used(servers: tuple[Any, Any], tmp_path: Path) -
         assert connection.scalar(text("select pg_is_in_recovery()"))
     with pytest.raises(OperationalError, match="left behind by a failover: its server has the timeline 1, after 2"):
         count_rows(old, tmp_path)
+
+
+def test_of_two_servers_that_were_promoted_from_one_timeline_only_one_is_used(
+    servers: tuple[Any, Any], tmp_path: Path
+) -> None:
+    old, new = (server.get_uri() for server in servers)
+    upgrade_database(old, None)
+    with administer(old) as administration:
+        execute(administration, "create table refusals (id int)")
+    assert count_rows(old, tmp_path) == 0
+    servers[0].stop()
+    with administer(new) as administration:
+        execute(administration, "select pg_promote()")
+        execute(administration, "insert into refusals values (1)")
+    assert count_rows(new, tmp_path) == 1
+    (Path(servers[0].pgdata) / "standby.signal").touch()
+    servers[0].start()
+    with administer(old) as administration, administration.connect() as connection:
+        assert connection.scalar(text("select pg_promote()"))
+        timeline = connection.scalar(text("select left(pg_walfile_name(pg_current_wal_lsn()), 8)"))
+    assert timeline == "00000002"
+    with pytest.raises(OperationalError, match="has the timeline 2, as another one that is in use, and lacks"):
+        count_rows(old, tmp_path)
+    both = f"{old}&host={new.partition('?host=')[2]}&target_session_attrs=read-write"
+    assert count_rows(both, tmp_path) == 1, "the other host is used"
 
 
 def test_a_standby_of_the_newest_primary_is_read(servers: tuple[Any, Any], tmp_path: Path) -> None:

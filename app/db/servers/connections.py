@@ -6,10 +6,11 @@ It knows nothing of what was written since: who refused consent, and who was era
 import logging
 import math
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from sqlalchemy import Engine, event
 from sqlalchemy.engine import Dialect
@@ -17,6 +18,7 @@ from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.db.servers.history import SERVERS_FILE, ServerHistory, ServerTimeline
+from app.db.tables import ServerToken
 from app.startup import LEFT_BEHIND
 
 REPORT_SECONDS = 60.0
@@ -27,10 +29,15 @@ SERVER_QUERY = f"""
 select system_identifier::text, case when pg_is_in_recovery()
     then (select to_hex(greatest(timeline_id, min_recovery_end_timeline))
         from pg_control_checkpoint(), pg_control_recovery())
-    else left(pg_walfile_name(pg_current_wal_lsn()), {TIMELINE_DIGITS}) end
+    else left(pg_walfile_name(pg_current_wal_lsn()), {TIMELINE_DIGITS}) end,
+    (select oid::bigint from pg_database where datname = current_database()), not pg_is_in_recovery()
 from pg_control_system()"""
 """A server that writes says its timeline at once. What the control file says may be out of date for a while after a
 failover; a server in recovery says no more."""
+TOKEN_TABLE = ServerToken.__tablename__
+TABLE_QUERY = f"select to_regclass('{TOKEN_TABLE}') is not null"
+TOKEN_QUERY = f"select exists(select 1 from {TOKEN_TABLE} where token = %s)"
+TOKEN_STATEMENT = f"insert into {TOKEN_TABLE} (token, created_at) values (%s, %s)"
 SERVER_INFO = "server"
 
 log = logging.getLogger("likeness.database")
@@ -95,7 +102,9 @@ class _Connector:
         try:
             server = read_server(dialect, connection)
             if server is not None:
-                self._check(server, f"{connection.info.host}:{connection.info.port}")
+                host = f"{connection.info.host}:{connection.info.port}"
+                self._check(server, host)
+                self._check_token(dialect, connection, server, host)
         except BaseException:
             connection.close()
             raise
@@ -109,6 +118,20 @@ class _Connector:
                 f"{LEFT_BEHIND}: its server has the timeline {server.timeline}, after {newest} was seen. Stop this "
                 f"server; if an older copy was restored on purpose, delete {SERVERS_FILE} in the home",
             )
+
+    def _check_token(self, dialect: Dialect, connection: Any, server: ServerTimeline, host: str) -> None:
+        """Tell the server from another one that was promoted from the same timeline: no token was left there."""
+        with _at_once(connection):
+            if not connection.execute(TABLE_QUERY).fetchone()[0]:
+                return  # the database is still to be migrated
+            token = self._history.find_token(server, lambda: leave_token(dialect, connection))
+            if token is not None and not connection.execute(TOKEN_QUERY, (token,)).fetchone()[0]:
+                raise _LeftBehindError(
+                    host,
+                    f"{LEFT_BEHIND}: its server has the timeline {server.timeline}, as another one that is in use, and "
+                    f"lacks what was written there. Stop this server; if an older copy was restored on purpose, or the "
+                    f"other server has been given up, delete {SERVERS_FILE} in the home",
+                )
 
     def _report(self, refusal: _LeftBehindError) -> None:
         """Log that another host is used. Where there is none, whoever needs the database logs the reason."""
@@ -125,18 +148,44 @@ def read_server(dialect: Dialect, connection: Any) -> ServerTimeline | None:
 
     Raises the driver's OperationalError if the connection is lost.
     """
-    connection.autocommit = True  # so that no transaction is open afterwards
+    with _at_once(connection):
+        try:
+            system, timeline, database, is_writable = connection.execute(SERVER_QUERY).fetchone()
+        except dialect.loaded_dbapi.Error as error:
+            if connection.closed:
+                raise
+            log.info("database.server_unknown error=%s", error)
+            return None
+    return ServerTimeline(system, int(timeline, 16), database, is_writable)
+
+
+def leave_token(dialect: Dialect, connection: Any) -> str | None:
+    """Leave a new token in the database; None if it takes none. It outlasts a crash of the server.
+
+    Raises the driver's OperationalError if the connection is lost.
+    """
+    token = uuid4().hex
     try:
-        system, timeline = connection.execute(SERVER_QUERY).fetchone()
+        with connection.transaction():
+            connection.execute("set local synchronous_commit to local")
+            connection.execute(TOKEN_STATEMENT, (token, time.time()))
     except dialect.loaded_dbapi.Error as error:
         if connection.closed:
             raise
-        log.info("database.server_unknown error=%s", error)
+        log.info("database.token_not_left error=%s", error)
         return None
+    return token
+
+
+@contextmanager
+def _at_once(connection: Any) -> Iterator[None]:
+    """Commit each statement, so that no transaction is open afterwards."""
+    connection.autocommit = True
+    try:
+        yield
     finally:
         if not connection.closed:
             connection.autocommit = False
-    return ServerTimeline(system, int(timeline, 16))
 
 
 def list_hosts(options: Mapping[str, Any]) -> list[dict[str, str]]:

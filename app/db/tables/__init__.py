@@ -36,6 +36,7 @@ from app.db.tables.operation import (
     JobItem,
     KeptSnapshot,
     Key,
+    ServerToken,
     StoredResponse,
 )
 
@@ -69,6 +70,7 @@ __all__ = [
     "ModelRecord",
     "PeopleSearch",
     "Removal",
+    "ServerToken",
     "ShadowTotals",
     "StoredCompensation",
     "StoredResponse",

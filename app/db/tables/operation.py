@@ -183,3 +183,11 @@ class AuditHead(Base):
     cut_number: Mapped[int] = mapped_column(BigId)
     cut_mac: Mapped[str] = mapped_column(String(64))
     signature: Mapped[str] = mapped_column(String(64))
+
+
+class ServerToken(Base):
+    """A token by which the processes of a home know a server of PostgreSQL again: see app/db/servers."""
+
+    __tablename__ = "server_tokens"
+    token: Mapped[str] = mapped_column(String(32), primary_key=True)
+    created_at: Mapped[float] = mapped_column(default=now)
