@@ -101,11 +101,11 @@ class ResultStore:
         with claimed:
             yield True
 
-    def seconds(self, computation: Computation) -> float | None:
-        """Return how long a computation of this kind took here the last time."""
-        times = self.folder / TIMES
-        seconds = json.loads(times.read_text()).get(_digest(computation.kind)) if times.exists() else None
-        return None if seconds is None else float(seconds)
+    def read_times(self) -> dict[str, float]:
+        """Return how long each kind of computation took here the last time, in seconds, by `digest_kind`."""
+        path = self.folder / TIMES
+        times: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
+        return times
 
     def _compute(self, computation: Computation, part: Path, progress: Progress) -> None:
         started, cpu = time.monotonic(), time.process_time()
@@ -117,13 +117,16 @@ class ResultStore:
         self._remember(computation, took)
 
     def _remember(self, computation: Computation, seconds: float) -> None:
-        path = self.folder / TIMES
-        times = json.loads(path.read_text()) if path.exists() else {}
-        with atomic_write(path) as file:
-            file.write(json.dumps(times | {_digest(computation.kind): round(seconds, 2)}).encode())
+        times = self.read_times() | {digest_kind(computation): round(seconds, 2)}
+        with atomic_write(self.folder / TIMES) as file:
+            file.write(json.dumps(times).encode())
 
     def _at(self, computation: Computation) -> Path:
         return self.folder / _digest(computation.key)
+
+
+def digest_kind(computation: Computation) -> str:
+    return _digest(computation.kind)
 
 
 def _digest(key: str | Mapping[str, Any]) -> str:

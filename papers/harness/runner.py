@@ -1,14 +1,14 @@
 """Run the computations whose results are missing, and estimate their time beforehand."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from rich.table import Table as Shown
 
 from app.cli.client import console, open_progress
 from ml.embedders.base import Progress
-from papers.harness.result_store import ResultMissing, ResultStore
+from papers.harness.result_store import ResultMissing, ResultStore, digest_kind
 from papers.harness.table_types import Chapter, Computation
 
 POLL_SECONDS = 1.0
@@ -22,12 +22,12 @@ def print_cost(chapters: Sequence[Chapter], store: ResultStore) -> float:
     speed = _measure_machine() / REFERENCE_PROBE_SECONDS
     shown = Shown("tables of", "results", "of them here", "minutes to go", title="what this run will cost")
     seen: set[str] = set()
-    whole = 0.0
+    whole, times = 0.0, store.read_times()
     for chapter in chapters:
         computations = chapter.computations()
         more = chapter.guessed()
         left = [w for w in _distinct(computations, seen) if not store.has(w)]
-        cost = sum(estimate_seconds(w, store, speed) for w in (*left, *more))
+        cost = sum(estimate_seconds(w, times, speed) for w in (*left, *more))
         whole += cost
         here = sum(store.has(w) for w in computations)
         shown.add_row(chapter.title, str(len(computations) + len(more)), str(here), f"{cost / 60:.0f}")
@@ -52,11 +52,11 @@ def compute_missing(chapters: Sequence[Chapter], store: ResultStore) -> None:
             return lambda step, steps, _: progress.update(current, completed=step, total=steps)
 
         while left := _list_missing(chapters, store):
-            more = [w for chapter in chapters for w in chapter.guessed()]
-            rest = sum(estimate_seconds(w, store, speed) for w in (*left, *more)) * pace
+            more, times = [w for chapter in chapters for w in chapter.guessed()], store.read_times()
+            rest = sum(estimate_seconds(w, times, speed) for w in (*left, *more)) * pace
             spent = time.monotonic() - started
             progress.update(whole, completed=int(spent), total=int(spent + rest), description=f"all, {len(left)} to go")
-            cost = {id(computation): estimate_seconds(computation, store, speed) for computation in left}
+            cost = {id(computation): estimate_seconds(computation, times, speed) for computation in left}
             computation = _compute_first(left, store, group, make_progress)
             if computation is None:
                 time.sleep(POLL_SECONDS)
@@ -93,9 +93,9 @@ def count_missing(chapter: Chapter, store: ResultStore) -> int:
     return len(chapter.guessed()) + sum(not store.has(w) for w in _distinct(chapter.computations(), set()))
 
 
-def estimate_seconds(computation: Computation, store: ResultStore, speed: float) -> float:
-    known = store.seconds(computation)
-    return computation.seconds * speed if known is None else known
+def estimate_seconds(computation: Computation, times: Mapping[str, float], speed: float) -> float:
+    """Estimate by what the kind of computation took here the last time (`ResultStore.read_times`), if it is known."""
+    return times.get(digest_kind(computation), computation.seconds * speed)
 
 
 def _list_missing(chapters: Sequence[Chapter], store: ResultStore) -> list[Computation]:
