@@ -83,6 +83,7 @@ RULES: dict[str, dict[str, str]] = {
     },
     "people_searches": {"collection_id": ID, "model_id": ID},
     "removals": {"collection_id": ID},
+    "server_tokens": {"token": ID},
     "shadow_totals": dict.fromkeys(("collection_id", "task", "champion", "challenger"), ID),
     "snapshots": dict.fromkeys(("id", "collection_id", "job_id"), ID),
     "source_compensations": {

@@ -114,7 +114,7 @@ def read_training_data(
     distractors = list(_iterate_faces(session, snapshot, "distractor", MAX_DISTRACTORS))
     index_of = {face.pk: i for i, face in enumerate(faces)}
     tasks = tuple(_read_task(session, plan, task, faces, index_of, snapshot) for task in plan.tasks)
-    people, draws = _number_people(faces, tasks)
+    people, draws = number_people(faces, tasks)
     return TrainingData(faces, distractors, tasks, people, draws, snapshot)
 
 
@@ -214,10 +214,15 @@ def _read_values(faces: Sequence[FaceRecord], sources: Sequence[Source], plan: P
     return encode_values(values, sources[0].tolerance is not None)
 
 
-def _number_people(faces: Sequence[FaceRecord], tasks: Iterable[TaskExamples]) -> tuple[Ids, NDArray[np.float64]]:
-    """Return each face's person and holdout draw. Faces with one name, or that labels call the same, are one person,
-    who gets the lowest draw of the names."""
-    names, number = np.unique(np.array([f.person for f in faces], np.str_), return_inverse=True)
+def number_people(faces: Sequence[FaceRecord], tasks: Iterable[TaskExamples]) -> tuple[Ids, NDArray[np.float64]]:
+    """Return each face's person and holdout draw. Faces with one name, or that labels call the same, are one person.
+
+    Of several names a person has the draw of the oldest, and of its photos only if it has no name. With the lowest of
+    all draws, the more photos labels join, the more people would be held out.
+    """
+    names, first, number = np.unique(
+        np.array([f.person for f in faces], np.str_), return_index=True, return_inverse=True
+    )
     joins = [t.pairs[t.same] for t in tasks if t.task == "identity"]
     ends = number[np.concatenate([*joins, np.empty((0, 2), np.int64)])]
     graph = scipy.sparse.coo_array((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=(len(names), len(names)))
@@ -225,10 +230,11 @@ def _number_people(faces: Sequence[FaceRecord], tasks: Iterable[TaskExamples]) -
         scipy.sparse.csgraph.connected_components(graph, directed=False)[1] if len(names) else np.empty(0, np.int64)
     )
     people = of_name[number].astype(np.int64)
-    draws = np.array([_draw(str(name)) for name in names], np.float64)
-    lowest = np.full(int(of_name.max(initial=-1)) + 1, 1.0)
-    np.minimum.at(lowest, of_name, draws)
-    return people, lowest[people]
+    has_no_name = np.array([faces[i].subject_id is None for i in first], np.bool_)
+    order = np.lexsort((first, has_no_name))
+    oldest = order[np.unique(of_name[order], return_index=True)[1]]
+    draws = np.array([_draw(str(names[i])) for i in oldest], np.float64)
+    return people, draws[people]
 
 
 def _draw(name: str) -> float:

@@ -1,0 +1,35 @@
+"""A fixed share of the people is held out of a training, whatever labels join to them."""
+
+import numpy as np
+
+from ml.embedder_training.examples import TaskExamples
+from workers.training.training_data import FaceRecord, number_people
+
+PEOPLE, PHOTOS = 400, 10
+
+
+def make_face(pk: int, subject: str | None) -> FaceRecord:
+    return FaceRecord(pk, "c", f"i{pk:05}", 0, None if subject is None else pk, subject, {})
+
+
+def join(pairs: list[tuple[int, int]], count: int) -> TaskExamples:
+    known, member, same = np.full(count, np.nan), np.ones(count, np.bool_), np.ones(len(pairs), np.bool_)
+    ends, weights = np.array(pairs, np.int64).reshape(-1, 2), np.ones(len(pairs), np.float32)
+    return TaskExamples("identity", member, known, known, 0.0, "labels", ends, same, weights, 0, None)
+
+
+def test_labels_that_join_photos_to_people_hold_nobody_else_out() -> None:
+    count = PEOPLE * (1 + PHOTOS)
+    faces = [make_face(i, f"p{i}" if i < PEOPLE else None) for i in range(count)]
+    pairs = [(i % PEOPLE, i) for i in range(PEOPLE, count)]
+    alone = number_people(faces[:PEOPLE], [])[1]
+    people, draws = number_people(faces, [join(pairs, count)])
+    assert len(np.unique(people)) == PEOPLE
+    assert np.array_equal(draws, np.tile(alone, 1 + PHOTOS))
+
+
+def test_of_people_without_a_name_a_fifth_is_held_out() -> None:
+    count = PEOPLE * PHOTOS
+    faces = [make_face(i, None) for i in range(count)]
+    _, draws = number_people(faces, [join([(i % PEOPLE, i) for i in range(PEOPLE, count)], count)])
+    assert 0.15 < (draws < 0.2).mean() < 0.25
