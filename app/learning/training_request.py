@@ -35,7 +35,12 @@ class TrainingFields(BaseModel):
         examples=[{"name": "two_stage", "options": {"rows": "file"}}],
     )
     holdout: float = Field(
-        0.2, ge=0, le=0.8, strict=True, description="share of people held out for the report; 0: no report"
+        0.2,
+        ge=0,
+        le=0.8,
+        strict=True,
+        description="share of people held out for the report; of 320 people or more at least 160, so that a threshold "
+        "can be measured; 0: no report, and no threshold but one from pairs",
     )
 
 

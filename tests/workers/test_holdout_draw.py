@@ -1,9 +1,13 @@
 """A fixed share of the people is held out of a training, whatever labels join to them."""
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 
 from ml.embedder_training.examples import TaskExamples
-from workers.training.training_data import FaceRecord, number_people
+from workers.training.split import choose_held_out_faces
+from workers.training.training_data import FaceRecord, TrainingData, number_people
 
 PEOPLE, PHOTOS = 400, 10
 
@@ -33,3 +37,15 @@ def test_of_people_without_a_name_a_fifth_is_held_out() -> None:
     faces = [make_face(i, None) for i in range(count)]
     _, draws = number_people(faces, [join([(i % PEOPLE, i) for i in range(PEOPLE, count)], count)])
     assert 0.15 < (draws < 0.2).mean() < 0.25
+
+
+@pytest.mark.parametrize(("count", "held_out"), [(319, 64), (320, 160), (500, 160), (2000, 400)])
+def test_as_many_people_are_held_out_as_a_threshold_needs_if_half_are_as_many(count: int, held_out: int) -> None:
+    faces = [make_face(i, f"p{i // 2}") for i in range(2 * count)]
+    people, _ = number_people(faces, [])
+    draws = np.random.default_rng(0).permutation(count)[people] / count
+    identity = replace(join([], 2 * count), values=people * 1.0, truth=people * 1.0, derived="subjects")
+    data = TrainingData(faces, [], (identity,), people, draws, {})
+    is_held_out = choose_held_out_faces(data, 0.2)
+    assert len(np.unique(people[is_held_out])) == held_out
+    assert not choose_held_out_faces(data, 0.0).any()

@@ -134,11 +134,14 @@ def _is_recreated(session: Session, model: Model, collection: str, made_at: floa
 
 
 def _recompute_held_out(session: Session, model_facts: Mapping[str, Any]) -> frozenset[int]:
-    """Choose again, as the training did, the faces held out of a holdout model that does not list them."""
+    """Choose again the faces held out of a holdout model of an earlier version, which does not list them.
+
+    Some who were held out may be missing, since such versions held out more where labels joined people.
+    """
     plan = Plan.model_validate(model_facts["plan"])
     at = {name: model_facts.get(name, {}) for name in ("changes", training_data.COLLECTIONS_CREATED_AT, "labels")}
     data = training_data.read_training_data(session, plan, at)
-    held = choose_held_out_faces(data, plan.holdout)
+    held = choose_held_out_faces(data, plan.holdout, min_strangers=0)
     return frozenset(face.pk for face in data.select_faces(held))
 
 

@@ -9,13 +9,19 @@ from workers.training.training_data import TrainingData
 
 UNLABELLED_HOLDOUT_SHARE = 0.5
 """Share held out of the people without labels, where only labels are learned from: holding them out costs little."""
+MIN_STRANGERS_HELD_OUT = 160
+"""Of a collection with twice as many people, so many are held out, since a threshold needs 150 who can be searched for
+(`ml.identification.stranger_searches`). Without one, the model would name hardly anybody."""
 MIN_PEOPLE_PER_SIDE = 2
 """People who must be held out for a report, and who must remain to learn from."""
 
 
-def choose_held_out_faces(data: TrainingData, share: float) -> NDArray[np.bool_]:
+def choose_held_out_faces(
+    data: TrainingData, share: float, min_strangers: int = MIN_STRANGERS_HELD_OUT
+) -> NDArray[np.bool_]:
     """Return (N,) which faces are held out: of each task's people, those whose draw is below the share.
 
+    If these are fewer than `min_strangers`, and half of the people are as many, those with the lowest draws are added.
     Nobody is held out where the share is 0, or no task has enough people.
     """
     held_out: set[int] = set()
@@ -23,6 +29,8 @@ def choose_held_out_faces(data: TrainingData, share: float) -> NDArray[np.bool_]
     for examples in data.tasks if share else ():
         people = sorted(_list_searchable(examples, data.people), key=lambda p: (draws[p], p))
         below = sum(draws[p] < share for p in people)
+        if examples.task == "identity" and len(people) >= 2 * min_strangers:
+            below = max(below, min_strangers)
         if len(people) >= 2 * MIN_PEOPLE_PER_SIDE:
             held_out.update(people[: min(max(below, MIN_PEOPLE_PER_SIDE), len(people) - MIN_PEOPLE_PER_SIDE)])
         if examples.derived == "labels":
