@@ -29,6 +29,8 @@ SQLITE_REASONS = {
 }
 """What SQLite says -> what that means, and what to do."""
 LEFT_BEHIND = "the database was left behind by a failover"
+STANDBY = "the database is a standby"
+REFUSED_SERVERS = (LEFT_BEHIND, STANDBY)
 """How the error begins in place of a connection to such a server. The rest says what to do."""
 
 
@@ -83,7 +85,7 @@ def _explain_database_error(error: Exception, settings: Settings | None) -> str:
         for words, reason in SQLITE_REASONS.items():
             if words in message.lower():
                 return f"the database {address.removeprefix('sqlite:///')} {reason}"
-    if message.startswith(LEFT_BEHIND):
+    if message.startswith(REFUSED_SERVERS):
         return message.replace("the database", f"the database {address}", 1)
     first = message.splitlines()[0] if message else type(original).__name__
     return f"the database {address} cannot be used: {first}. Check {PREFIX}DATABASE_URL, and that the server runs"

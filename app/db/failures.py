@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import Session
 
 from app.errors import Busy
-from app.startup import LEFT_BEHIND
+from app.startup import REFUSED_SERVERS
 from ml.files import parse_json
 
 DAMAGED = "is damaged: an operator can restore it from a backup"
@@ -50,7 +50,7 @@ def describe_failure(error: Exception) -> Busy:
     reason = "is busy or cannot be reached"
     if isinstance(original, sqlite3.Error):
         reason = next((what for words, what in SQLITE_FAILURES.items() if words in message), reason)
-    elif message.startswith(LEFT_BEHIND):
+    elif message.startswith(REFUSED_SERVERS):
         reason = str(original).removeprefix("the database ")
     else:
         reason = POSTGRESQL_FAILURES.get(getattr(original, "sqlstate", None) or "", reason)

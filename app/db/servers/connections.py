@@ -1,6 +1,6 @@
-"""Open no connection to a server of PostgreSQL that a failover left behind, and that was started again.
+"""Open no connection to a standby of PostgreSQL, nor to a server that a failover left behind and that runs again.
 
-It knows nothing of what was written since: who refused consent, and who was erased.
+They lack what was written last: who refused consent, who was erased, and which keys were revoked.
 """
 
 import logging
@@ -19,21 +19,18 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.db.servers.history import SERVERS_FILE, ServerHistory, ServerTimeline
 from app.db.tables import ServerToken
-from app.startup import LEFT_BEHIND
+from app.startup import LEFT_BEHIND, STANDBY
 
 REPORT_SECONDS = 60.0
 HOST_OPTIONS = ("host", "hostaddr", "port")
 """The options of libpq that may be lists, of one value for each host."""
 TIMELINE_DIGITS = 8
+STANDBY_QUERY = "select pg_is_in_recovery()"
 SERVER_QUERY = f"""
-select system_identifier::text, case when pg_is_in_recovery()
-    then (select to_hex(greatest(timeline_id, min_recovery_end_timeline))
-        from pg_control_checkpoint(), pg_control_recovery())
-    else left(pg_walfile_name(pg_current_wal_lsn()), {TIMELINE_DIGITS}) end,
-    (select oid::bigint from pg_database where datname = current_database()), not pg_is_in_recovery()
+select system_identifier::text, left(pg_walfile_name(pg_current_wal_lsn()), {TIMELINE_DIGITS}),
+    (select oid::bigint from pg_database where datname = current_database())
 from pg_control_system()"""
-"""A server that writes says its timeline at once. What the control file says may be out of date for a while after a
-failover; a server in recovery says no more."""
+"""What the control file says of the timeline may be out of date for a while after a failover."""
 TOKEN_TABLE = ServerToken.__tablename__
 TABLE_QUERY = f"select to_regclass('{TOKEN_TABLE}') is not null"
 TOKEN_QUERY = f"select exists(select 1 from {TOKEN_TABLE} where token = %s)"
@@ -43,8 +40,8 @@ SERVER_INFO = "server"
 log = logging.getLogger("likeness.database")
 
 
-class _LeftBehindError(Exception):
-    """A failover left the server of a connection behind. host: its address, which only the log may show"""
+class _RefusedServerError(Exception):
+    """The server of a connection must not be used. host: its address, which only the log may show"""
 
     def __init__(self, host: str, reason: str) -> None:
         super().__init__(reason)
@@ -52,7 +49,7 @@ class _LeftBehindError(Exception):
 
 
 def watch_server(database: Engine, home: Path | None) -> None:
-    """Open no connection to a server that a failover left behind, and use none that is open.
+    """Open no connection to a standby, nor to a server that a failover left behind, and use none that is open.
 
     Engines raise OperationalError in place of such a connection. home: see `ServerHistory`
     """
@@ -75,23 +72,23 @@ def watch_server(database: Engine, home: Path | None) -> None:
 
 
 class _Connector:
-    """Opens connections to servers that no failover left behind."""
+    """Opens connections to servers that write, and that no failover left behind."""
 
     def __init__(self, history: ServerHistory) -> None:
         self._history = history
         self._reported_at = -math.inf
 
     def connect(self, dialect: Dialect, values: Any, options: dict[str, Any]) -> tuple[Any, ServerTimeline | None]:
-        """Return a connection and its server. If the server was left behind, each host of the address is tried.
+        """Return a connection and its server. If the server must not be used, each host of the address is tried.
 
         Raises the driver's OperationalError.
         """
         error_class = dialect.loaded_dbapi.OperationalError
         try:
             return self._open(dialect, values, options)
-        except _LeftBehindError as refusal:
+        except _RefusedServerError as refusal:
             for host in list_hosts(options):
-                with suppress(_LeftBehindError, error_class):
+                with suppress(_RefusedServerError, error_class):
                     opened = self._open(dialect, values, options | host)
                     self._report(refusal)
                     return opened
@@ -100,9 +97,15 @@ class _Connector:
     def _open(self, dialect: Dialect, values: Any, options: dict[str, Any]) -> tuple[Any, ServerTimeline | None]:
         connection: Any = dialect.connect(*values, **options)
         try:
+            host = f"{connection.info.host}:{connection.info.port}"
+            if is_standby(connection):
+                raise _RefusedServerError(
+                    host,
+                    f"{STANDBY}, which may lack what was written last. Wait until it takes over or the primary is "
+                    "back, or correct the address",
+                )
             server = read_server(dialect, connection)
             if server is not None:
-                host = f"{connection.info.host}:{connection.info.port}"
                 self._check(server, host)
                 self._check_token(dialect, connection, server, host)
         except BaseException:
@@ -113,7 +116,7 @@ class _Connector:
     def _check(self, server: ServerTimeline, host: str) -> None:
         newest = self._history.find_newest(server)
         if newest != server.timeline:
-            raise _LeftBehindError(
+            raise _RefusedServerError(
                 host,
                 f"{LEFT_BEHIND}: its server has the timeline {server.timeline}, after {newest} was seen. Stop this "
                 f"server; if an older copy was restored on purpose, delete {SERVERS_FILE} in the home",
@@ -126,37 +129,41 @@ class _Connector:
                 return  # the database is still to be migrated
             token = self._history.find_token(server, lambda: leave_token(dialect, connection))
             if token is not None and not connection.execute(TOKEN_QUERY, (token,)).fetchone()[0]:
-                raise _LeftBehindError(
+                raise _RefusedServerError(
                     host,
                     f"{LEFT_BEHIND}: its server has the timeline {server.timeline}, as another one that is in use, and "
                     f"lacks what was written there. Stop this server; if an older copy was restored on purpose, or the "
                     f"other server has been given up, delete {SERVERS_FILE} in the home",
                 )
 
-    def _report(self, refusal: _LeftBehindError) -> None:
+    def _report(self, refusal: _RefusedServerError) -> None:
         """Log that another host is used. Where there is none, whoever needs the database logs the reason."""
         now = time.monotonic()
         if now - self._reported_at >= REPORT_SECONDS:
             self._reported_at = now
-            log.warning("database.left_behind server=%s: %s. Another one is used", refusal.host, refusal)
+            log.warning("database.server_refused server=%s: %s. Another one is used", refusal.host, refusal)
+
+
+def is_standby(connection: Any) -> bool:
+    """Whether the server of a new connection is in recovery. Raises the driver's OperationalError."""
+    with _at_once(connection):
+        return bool(connection.execute(STANDBY_QUERY).fetchone()[0])
 
 
 def read_server(dialect: Dialect, connection: Any) -> ServerTimeline | None:
     """Return the server of a new connection; None if it does not let its user ask.
 
-    The timeline of a standby may be lower than that of its primary until its next checkpoint.
-
     Raises the driver's OperationalError if the connection is lost.
     """
     with _at_once(connection):
         try:
-            system, timeline, database, is_writable = connection.execute(SERVER_QUERY).fetchone()
+            system, timeline, database = connection.execute(SERVER_QUERY).fetchone()
         except dialect.loaded_dbapi.Error as error:
             if connection.closed:
                 raise
             log.info("database.server_unknown error=%s", error)
             return None
-    return ServerTimeline(system, int(timeline, 16), database, is_writable)
+    return ServerTimeline(system, int(timeline, 16), database)
 
 
 def leave_token(dialect: Dialect, connection: Any) -> str | None:

@@ -33,7 +33,6 @@ class ServerTimeline(NamedTuple):
     system: str
     timeline: int
     database: int = 0
-    is_writable: bool = True
 
     @property
     def token_key(self) -> str:
@@ -99,13 +98,13 @@ class ServerHistory:
     def find_token(self, server: ServerTimeline, leave: Callable[[], str | None]) -> str | None:
         """Return the token that was left in the server's database; None if none was.
 
-        leave: leaves a new token there, and returns it; None where it cannot. It is called where none is known and the
-            server can be written, by one process at a time.
+        leave: leaves a new token there, and returns it; None where it cannot. It is called where none is known, by one
+            process at a time.
         """
         with self._lock:
             self._read_changes()
             known = self._seen.tokens.get(server.token_key)
-            if known is None and server.is_writable:
+            if known is None:
                 with suppress(OSError), self._open_file():
                     known = self._seen.tokens.get(server.token_key) or leave()
                     if known is not None:
