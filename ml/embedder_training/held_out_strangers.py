@@ -26,13 +26,14 @@ class FittedGallery:
     """The faces of a training, with the people that searches find among them.
 
     rows: (N, D) descriptors; people: the owners of the faces
-    is_probe: (N,) which faces may be searched for: those enrolled with a name, but of nobody whom labels joined from
-        several names. Labels of faces that look alike would have strangers look farther away than they are.
+    is_probe: (N,) which faces may be searched for: those enrolled with a name
+    is_joined: (N,) faces of people whom labels joined from several names
     """
 
     rows: Rows
     people: GalleryPeople
     is_probe: NDArray[np.bool_]
+    is_joined: NDArray[np.bool_]
 
     @classmethod
     def from_faces(cls, rows: Rows, people: Ids, names: Ids) -> "FittedGallery":
@@ -44,7 +45,7 @@ class FittedGallery:
         named, counts = np.unique(np.unique(np.stack([people, names])[:, has_name], axis=1)[0], return_counts=True)
         owners = np.where(np.isin(people, named), people, -1)
         gallery = GalleryPeople.from_rows(np.arange(len(people)), owners, np.zeros(len(people), np.bool_))
-        return cls(rows, gallery, has_name & np.isin(people, named[counts == 1]))
+        return cls(rows, gallery, has_name, np.isin(people, named[counts > 1]))
 
     def sample(self, chosen: NDArray[np.bool_]) -> Ids:
         """Draw positions of faces to search for, of the people of the chosen (N,) faces."""
@@ -76,6 +77,7 @@ def measure_held_out_strangers(
     people: (N,) number of each face's person; held_out: (N,) whether the person is; rows: (N, D) descriptors
     names: (N,) number of the name that the face was enrolled with, -1 if none
     check: called before each batch of searches; it may raise an exception to stop the measurement
+    People whom labels joined are measured with the others, and the others alone: the stricter threshold counts.
     Returns None where no held-out person is named, the embedder has not learned identity, or the two fits cannot be
     compared, since too few people were learned from.
     """
@@ -91,5 +93,8 @@ def measure_held_out_strangers(
     distances = carry_over(by_holdout, before, refitted.stranger, COMPARED_SHARES)
     if distances is None:
         return None
-    searches = StrangerSearches.from_distances("held-out", distances, both.owners[: len(strangers)], len(people))
-    return OpenSetCalibration(rule, (searches,), optimistic=True)
+    is_alone = ~gallery.is_joined[strangers]
+    chosen = [np.ones_like(is_alone)] + ([is_alone] if 0 < is_alone.sum() < len(is_alone) else [])
+    owners = both.owners[: len(strangers)]
+    searches = [StrangerSearches.from_distances("held-out", distances[c], owners[c], len(people)) for c in chosen]
+    return OpenSetCalibration(rule, tuple(searches), optimistic=True)

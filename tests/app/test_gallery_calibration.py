@@ -63,15 +63,21 @@ def test_people_and_distractors_whom_labels_joined_are_one_person() -> None:
     assert faces.join({}).subjects.tolist() == [2, 4, -1, -1]
 
 
-def test_people_whom_labels_joined_stand_for_no_stranger(resources: Resources) -> None:
-    rows, subjects = people(160, 2)
+def test_people_whom_labels_joined_are_measured_with_the_others_and_the_others_alone(resources: Resources) -> None:
+    rows, subjects = people(170, 2)
+    rows[40:] *= 4  # the first 20 people lie four times as near to each other
     model = make_model("m-1")
     gallery = GalleryWriter(resources).make(model)
     gallery.add({model.id: rows}, subjects)
-    gallery.label([(gallery.pks[0], gallery.pks[2])], same=True)
+    gallery.label([(gallery.pks[4 * i], gallery.pks[4 * i + 2]) for i in range(10)], same=True)
     measured = gallery_calibration.measure_gallery(resources, "staff", "identity", model)
-    [strangers] = OpenSetCalibration.from_dict(measured["open_set"]["calibration"]).strangers
-    assert (strangers.people, measured["joined_people"]) == (158, 1)
+    calibration = OpenSetCalibration.from_dict(measured["open_set"]["calibration"])
+    assert [strangers.people for strangers in calibration.strangers] == [160, 150]
+    assert measured["joined_people"] == 10
+    everybody, others = calibration.strangers
+    threshold = calibration.threshold(0.01, 340)
+    assert threshold is not None
+    assert threshold.person_distance == everybody.threshold(0.01)[0] < others.threshold(0.01)[0]
 
 
 def test_people_who_refused_are_left_out_of_the_measurement_of_strangers(resources: Resources) -> None:

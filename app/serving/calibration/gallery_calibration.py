@@ -16,7 +16,7 @@ from app.galleries.measurements import DEFAULT_FMR
 from app.galleries.retention import may_be_used
 from app.resources import Resources
 from app.serving import index_builder
-from app.serving.calibration.open_set_measurement import measure_open_set
+from app.serving.calibration.open_set_measurement import Probes, measure_open_set
 from app.serving.compensation.store import Compensation, read_compensation
 from app.serving.index_builder import IndexKey
 from app.serving.labels.constraints import ServedConstraints
@@ -198,8 +198,7 @@ def _measure_index(
 ) -> dict[str, Any]:
     """Measure a gallery as searches find it.
 
-    People whom labels joined are one person, but stand for no stranger: labels of faces that look alike would have
-    strangers look farther away than they are.
+    People whom labels joined are one person.
 
     refused: pks of the faces that they do not find; unlearned: see `read_unlearned_faces`
     """
@@ -221,11 +220,11 @@ def _measure_index(
         calibration = replace(unseen, impostors=calibration.impostors)
     labelled_subjects, joined_people = constraints.constraints.labelled_subjects, constraints.joined_people
     joined = faces.name_labelled(labelled_subjects).join(joined_people)
-    is_probe = faces.is_named & ~np.isin(faces.owners, [*joined_people, *joined_people.values()])
+    probes = Probes(faces.is_named, np.isin(faces.owners, [*joined_people, *joined_people.values()]))
     return {
         "calibration": calibration.to_dict() if calibration else None,
         "default_fmr": DEFAULT_FMR,
-        "open_set": _measure_strangers(loaded, joined, is_probe, unlearned) if loaded.key.task == "identity" else None,
+        "open_set": _measure_strangers(loaded, joined, probes, unlearned) if loaded.key.task == "identity" else None,
         "cells": index.cells,
         "index": registry.name_of(type(index)),
         **speed,
@@ -256,24 +255,22 @@ def _measure_speed(loaded: LoadedIndex, queries: Rows) -> dict[str, Any]:
     }
 
 
-def _measure_strangers(
-    loaded: LoadedIndex, faces: GalleryFaces, is_probe: NDArray[np.bool_], unlearned: Ids
-) -> dict[str, Any]:
+def _measure_strangers(loaded: LoadedIndex, faces: GalleryFaces, probes: Probes, unlearned: Ids) -> dict[str, Any]:
     """Measure how strangers score here, by searches for people that the model was not trained on.
 
     The searches for people held out of its training stand for this gallery only while enough of it is there.
 
-    is_probe: (n,) which faces may be searched for; unlearned: see `read_unlearned_faces`
+    probes: which faces may be searched for; unlearned: see `read_unlearned_faces`
     """
     people = GalleryPeople.from_rows(faces.ids, faces.subjects, faces.is_distractor)
     learned = _read_held_out_searches(loaded.model, loaded.key)
     if learned is None:
-        return measure_open_set(loaded, people, is_probe, None, DecisionRule()).to_dict(len(faces.ids))
+        return measure_open_set(loaded, people, probes, None, DecisionRule()).to_dict(len(faces.ids))
     is_known = np.isin(faces.ids, unlearned, assume_unique=True, invert=True)
     known_counts = np.bincount(people.owners[is_known], minlength=len(people.is_named))
-    is_probe = is_probe & (known_counts == 0)[people.owners]
+    probes = replace(probes, is_named=probes.is_named & (known_counts == 0)[people.owners])
     strangers = tuple(s for s in learned.strangers if is_known.sum() >= MIN_GALLERY_SHARE * s.gallery_faces)
-    return measure_open_set(loaded, people, is_probe, strangers, learned.rule).to_dict(len(faces.ids))
+    return measure_open_set(loaded, people, probes, strangers, learned.rule).to_dict(len(faces.ids))
 
 
 def _read_held_out_searches(model: Model, key: IndexKey) -> OpenSetCalibration | None:

@@ -51,6 +51,20 @@ class LockedIndex:
 
 
 @dataclass(frozen=True, eq=False)
+class Probes:
+    """Which of the n faces of a gallery may be searched for.
+
+    is_named: (n,) faces that were enrolled with a name: not those that labels alone name, since labels of faces that
+        look alike would have strangers look farther away than they are
+    is_joined: (n,) faces of people whom labels joined from several names. They are measured with the others, since some
+        kinds of people may be joined more often; and the others alone, since labels may join people who look alike
+    """
+
+    is_named: Flags
+    is_joined: Flags
+
+
+@dataclass(frozen=True, eq=False)
 class OpenSetMeasurement:
     """calibration: how strangers score; enrolled: searches for enrolled people, None if it was trained on them"""
 
@@ -83,14 +97,13 @@ class OpenSetMeasurement:
 def measure_open_set(
     loaded: LoadedIndex,
     people: GalleryPeople,
-    is_probe: Flags,
+    probes: Probes,
     learned: tuple[StrangerSearches, ...] | None,
     rule: DecisionRule,
 ) -> OpenSetMeasurement:
     """Measure the scores of strangers.
 
-    is_probe: (n,) which faces of people with a name are searched for: not those that labels alone name, since labels of
-        faces that look alike would have strangers look farther away than they are
+    probes: which faces are searched for
     learned: None if the model was not trained on this gallery. Otherwise the searches of people held out of its
         training, which may be empty, and only people who have come since are probes: the distances between people that
         it was trained on are too large to stand for strangers.
@@ -101,8 +114,11 @@ def measure_open_set(
     strangers: list[StrangerSearches] = list(learned or ())
     enrolled = None
     if people.is_named.sum() > 1:
-        enrolled = search_gallery(index, people, people.sample(people.is_named, limit, rng, is_probe), rule)
+        enrolled = search_gallery(index, people, people.sample(people.is_named, limit, rng, probes.is_named), rule)
         strangers += _summarise("leave-one-out", enrolled, len(people.ids))
+        is_alone = ~probes.is_joined[enrolled.positions]
+        if not is_alone.all():
+            strangers += _summarise("leave-one-out", enrolled.select(is_alone), len(people.ids))
     if people.is_distractor.any() and people.is_named.any():
         positions = people.sample(people.is_distractor, min(limit, MAX_DISTRACTOR_SEARCHES), rng)
         strangers += _summarise("distractors", search_gallery(index, people, positions, rule), len(people.ids))
