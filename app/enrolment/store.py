@@ -24,6 +24,7 @@ from app.publishing import pointers
 from app.queue.jobs import enqueue
 from app.queue.messages import FitFirst
 from app.resources import Resources
+from app.storage.blob_store import Blobs
 from app.storage.embedding_codec import encode_embeddings
 from app.storage.model_cache import LBP_MODEL
 
@@ -69,8 +70,10 @@ def enrol_photos(
         resources.blobs.put(collection_id, [*files, *prepared.files])
         try:
             with writing(resources.database) as session:
-                outcomes = _EnrolmentTransaction(session, resources, collection_id, photos, prepared).enrol()
+                transaction = _EnrolmentTransaction(session, resources, collection_id, photos, prepared)
+                outcomes = transaction.enrol()
                 record(session, outcomes)
+                transaction.remove_refused_files(outcomes)
         except _PointersMovedError:
             prepared = prepare_photos(resources, collection_id, photos)
             continue
@@ -124,6 +127,20 @@ class _EnrolmentTransaction:
             if needs_first_model(self.session, collection, self.resources.settings.wpca_after_faces):
                 enqueue(self.session, FitFirst(collection=collection.id))
         return outcomes
+
+    def remove_refused_files(self, outcomes: Sequence[EnrolmentOutcome]) -> None:
+        """Remove the files of refused photos that no row names.
+
+        Whoever enrols such a photo at the same time waits for the collection, and then writes them again.
+        """
+        refused = {outcome.photo.image_id for outcome in outcomes if outcome.refusal is not None}
+        if not refused:
+            return
+        named = {*self.faces, *((image, None) for image, _ in self.faces)}
+        names = [name for photo in self.photos for name in photo.names()] + [name for name, _ in self.prepared.files]
+        owners = {name: Blobs.parse_name(name) for name in names}
+        unnamed = [name for name, owner in owners.items() if owner[0] in refused and owner not in named]
+        self.resources.blobs.remove(self.collection_id, unnamed)
 
     def _check_preparation(self) -> None:
         """Raises _PointersMovedError if a model has no embeddings, or a file is missing."""

@@ -77,7 +77,8 @@ def measure_held_out_strangers(
     people: (N,) number of each face's person; held_out: (N,) whether the person is; rows: (N, D) descriptors
     names: (N,) number of the name that the face was enrolled with, -1 if none
     check: called before each batch of searches; it may raise an exception to stop the measurement
-    People whom labels joined are measured with the others, and the others alone: the stricter threshold counts.
+    People whom labels joined are measured with the others, each name weighing as much as somebody else, and the others
+    alone: the stricter threshold counts.
     Returns None where no held-out person is named, the embedder has not learned identity, or the two fits cannot be
     compared, since too few people were learned from.
     """
@@ -95,6 +96,6 @@ def measure_held_out_strangers(
         return None
     is_alone = ~gallery.is_joined[strangers]
     chosen = [np.ones_like(is_alone)] + ([is_alone] if 0 < is_alone.sum() < len(is_alone) else [])
-    owners = both.owners[: len(strangers)]
-    searches = [StrangerSearches.from_distances("held-out", distances[c], owners[c], len(people)) for c in chosen]
+    of_names = names[strangers]
+    searches = [StrangerSearches.from_distances("held-out", distances[c], of_names[c], len(people)) for c in chosen]
     return OpenSetCalibration(rule, tuple(searches), optimistic=True)

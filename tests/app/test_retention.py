@@ -66,7 +66,9 @@ def test_a_person_who_has_refused_consent_is_neither_found_nor_enrolled(
         404,
         200,
     )
+    stored = set(service.resources.blobs.names("staff"))
     refused = enrol(client, picture(7), subject="ada")
+    assert set(service.resources.blobs.names("staff")) == stored, "nothing of a refused photo is kept"
     assert (refused.status_code, refused.json()["code"], refused.json()["reason"]) == (
         409,
         "EnrolmentNotAllowed",

@@ -126,7 +126,7 @@ def test_people_whom_labels_joined_from_several_names_are_measured_and_the_other
     measured = measure_held_out_strangers(embedder, embedder, PEOPLE, HELD_OUT, ROWS, names=names)
     assert measured is not None
     count = len(np.unique(PEOPLE[HELD_OUT]))
-    assert [searches.people for searches in measured.strangers] == [count, count - 1]
+    assert [searches.people for searches in measured.strangers] == [count + 1, count - 1]
 
 
 def test_a_person_has_the_name_of_any_of_its_faces() -> None:

@@ -220,7 +220,8 @@ def _measure_index(
         calibration = replace(unseen, impostors=calibration.impostors)
     labelled_subjects, joined_people = constraints.constraints.labelled_subjects, constraints.joined_people
     joined = faces.name_labelled(labelled_subjects).join(joined_people)
-    probes = Probes(faces.is_named, np.isin(faces.owners, [*joined_people, *joined_people.values()]))
+    is_joined = np.isin(faces.owners, [*joined_people, *joined_people.values()])
+    probes = Probes(faces.is_named, faces.owners, is_joined)
     return {
         "calibration": calibration.to_dict() if calibration else None,
         "default_fmr": DEFAULT_FMR,

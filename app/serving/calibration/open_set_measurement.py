@@ -1,6 +1,6 @@
 """Measure how strangers score against a deployment's gallery, by searches for its own people and its distractors."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -56,11 +56,13 @@ class Probes:
 
     is_named: (n,) faces that were enrolled with a name: not those that labels alone name, since labels of faces that
         look alike would have strangers look farther away than they are
-    is_joined: (n,) faces of people whom labels joined from several names. They are measured with the others, since some
-        kinds of people may be joined more often; and the others alone, since labels may join people who look alike
+    names: (n,) number of the name of each face. Of people whom labels joined, each name weighs as much as somebody else
+    is_joined: (n,) faces of such people. They are measured with the others, since some kinds of people may be joined
+        more often; and the others alone, since labels may join people who look alike
     """
 
     is_named: Flags
+    names: Ids
     is_joined: Flags
 
 
@@ -115,10 +117,11 @@ def measure_open_set(
     enrolled = None
     if people.is_named.sum() > 1:
         enrolled = search_gallery(index, people, people.sample(people.is_named, limit, rng, probes.is_named), rule)
-        strangers += _summarise("leave-one-out", enrolled, len(people.ids))
+        named = replace(enrolled, owners=probes.names[enrolled.positions])
+        strangers += _summarise("leave-one-out", named, len(people.ids))
         is_alone = ~probes.is_joined[enrolled.positions]
         if not is_alone.all():
-            strangers += _summarise("leave-one-out", enrolled.select(is_alone), len(people.ids))
+            strangers += _summarise("leave-one-out", named.select(is_alone), len(people.ids))
     if people.is_distractor.any() and people.is_named.any():
         positions = people.sample(people.is_distractor, min(limit, MAX_DISTRACTOR_SEARCHES), rng)
         strangers += _summarise("distractors", search_gallery(index, people, positions, rule), len(people.ids))
