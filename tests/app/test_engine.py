@@ -553,6 +553,15 @@ def test_a_gallery_is_measured_when_labels_name_its_faces(resources: Resources, 
     assert published["calibration"]["strangers"][0]["searches"] == 80
 
 
+def test_a_gallery_is_measured_when_labels_join_its_people(resources: Resources, engine: Engine) -> None:
+    gallery = GalleryWriter(resources).make(MODEL)
+    rows, subjects = people(60, 2)
+    gallery.add({MODEL.id: rows}, subjects)
+    until(lambda: count_strangers(engine) == 60)
+    gallery.label([(gallery.pks[4 * i], gallery.pks[4 * i + 2]) for i in range(15)], same=True)
+    until(lambda: read_measured(resources)["joined_people"] == 15)
+
+
 def count_measured_names(resources: Resources) -> tuple[int, int]:
     """Return how many faces had a name at the last calibration, and how many of them by labels alone."""
     measured = read_measured(resources)

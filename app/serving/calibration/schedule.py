@@ -47,10 +47,10 @@ class CalibrationSchedule:
     def _renew_if_due(self, session: Session, served: ServedDeployment, index: LoadedIndex, scores: Scores) -> None:
         if self.tasks.busy(("calibrate", index)):
             return
-        labelled = served.constraints.constraints.labelled_subjects
+        labelled, joined = len(served.constraints.constraints.labelled_subjects), len(served.constraints.joined_people)
         validity = served.validities.get(index.key.model_id, UNCHECKED)
         is_idle = validity.is_outdated or time.monotonic() - index.last_change_at > self.idle_seconds
-        changed_share = self._find_changed_share(session, index, scores, len(labelled)) if is_idle else 0.0
+        changed_share = self._find_changed_share(session, index, scores, labelled, joined) if is_idle else 0.0
         if validity.is_due:
             changed_share = 1.0
         faces, calibrated_at_count = index.state.vectors, scores.calibrated_at_count
@@ -71,11 +71,15 @@ class CalibrationSchedule:
         for known in (self._started_for, self._changed_counts):
             drop_indexes_of(key, known)
 
-    def _find_changed_share(self, session: Session, index: LoadedIndex, scores: Scores, labelled_count: int) -> float:
+    def _find_changed_share(
+        self, session: Session, index: LoadedIndex, scores: Scores, labelled_count: int, joined_count: int
+    ) -> float:
         """Return the part of the faces, or of those with a name, that has changed since the calibration.
 
         A gallery may be replaced face by face, and its faces be named, or be named by labels, while their
-        number stays. Strangers are named after the faces with a name, however few they are.
+        number stays, and labels may join people. Strangers are named after the faces with a name, however few they are.
+
+        labelled_count: faces that labels alone name; joined_count: people whom labels joined to others
         """
         since, change = scores.calibrated_at_change, index.state.change
         named_count = max(MIN_FACES_TO_CALIBRATE, scores.calibrated_at_named_count or 0)
@@ -89,7 +93,9 @@ class CalibrationSchedule:
         of_all = changed / max(1, scores.calibrated_at_count)
         if scores.calibrated_at_named_count is None:  # by an earlier version, which took no labels into account
             return 1.0 if labelled_count else of_all
-        return max(of_all, (named + abs(labelled_count - scores.calibrated_at_labelled_count)) / named_count)
+        named += abs(labelled_count - scores.calibrated_at_labelled_count)
+        named += abs(joined_count - scores.calibrated_at_joined_count)
+        return max(of_all, named / named_count)
 
 
 def needs_recalibration(face_count: int, calibrated_at_count: int, is_idle: bool, changed_share: float = 0.0) -> bool:
