@@ -34,6 +34,7 @@ from app.db.tables import (
     Key,
     Label,
     ModelRecord,
+    ServerToken,
     StoredResponse,
     Task,
     Training,
@@ -51,6 +52,7 @@ UNRESTRICTED: dict[type[Base], str] = {
     Embedding: "read only by the key of a face",
     FaceCoordinates: "read only by the key of an atlas",
     AuditHead: "belongs to the whole installation; routes do not read it",
+    ServerToken: "belongs to the whole installation; routes do not read it",
     StoredResponse: "read only by the id of the caller's key",
 }
 """Tables whose rows every session sees -> the reason."""

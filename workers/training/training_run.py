@@ -30,9 +30,11 @@ def train_candidate(
     holdout_embedder = fit_without_held_out(prepared, start, reporter.phase("fit", 200, 580))
     progress = reporter.phase("refit", 580, 960) if holdout_embedder else reporter.phase("fit", 200, 1000)
     embedder = fit_on_everybody(prepared, start, progress, like=holdout_embedder)
-    measurement = measure_candidate(context, prepared, holdout_embedder, embedder) if holdout_embedder else None
-    if measurement is None:
-        calibrations = calibrate_tasks(embedder, data.tasks, data.people, rows)
+    if holdout_embedder is None:
+        measurement, calibrations = None, calibrate_tasks(embedder, data.tasks, data.people, rows)
     else:
+        report_measured = reporter.phase("measure", 960, 1000)
+        measurement = measure_candidate(context, prepared, holdout_embedder, embedder)
         calibrations = measurement.calibrations
+        report_measured(1, 1, {})
     return make_candidate(name, prepared, embedder, holdout_embedder, calibrations, measurement)
