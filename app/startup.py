@@ -31,7 +31,8 @@ SQLITE_REASONS = {
 LEFT_BEHIND = "the database was left behind by a failover"
 STANDBY = "the database is a standby"
 REFUSED_SERVERS = (LEFT_BEHIND, STANDBY)
-"""How the error begins in place of a connection to such a server. The rest says what to do."""
+"""How the error begins that is raised in place of a connection to a server that must not be used. The rest says why,
+and what to do."""
 
 
 class CannotStart(Exception):

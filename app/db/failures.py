@@ -30,11 +30,11 @@ READ_ONLY_STATE = "25006"
 LOST_STATES = (READ_ONLY_STATE, "25P03", "25P04")
 """PostgreSQL's errors of a server that is read-only, and of a transaction that it ended since it waited or took too
 long. For the driver, they are internal errors; to repeat the transaction on another connection helps."""
-STANDBY = "cannot be written: its server is read-only, as a standby is after a failover"
+SERVER_READ_ONLY = "cannot be written: its server is read-only"
 DAMAGED_STATES = ("XX001", "XX002")
 """PostgreSQL's errors of a page of a table or of an index that it cannot read."""
 POSTGRESQL_FAILURES = {
-    READ_ONLY_STATE: STANDBY,
+    READ_ONLY_STATE: SERVER_READ_ONLY,
     "53100": DISK_FULL,
     "58030": "cannot be read or written: its disk reports errors",
 }
@@ -93,7 +93,7 @@ def find_write_fault(session: Session) -> str | None:
     if session.get_bind().dialect.name == "sqlite" or session.scalar(text("SHOW transaction_read_only")) == "off":
         return None
     session.invalidate()
-    return f"the database {STANDBY}"
+    return f"the database {SERVER_READ_ONLY}"
 
 
 def make_damage_error(error: BaseException) -> Busy:

@@ -1,4 +1,4 @@
-"""PostgreSQL that answers and refuses: a standby after a failover, and a server that ends what waits too long."""
+"""PostgreSQL that answers and refuses: a server that became read-only, and one that ends what waits too long."""
 
 import time
 from collections.abc import Callable

@@ -16,7 +16,7 @@ from app.galleries.measurements import DEFAULT_FMR
 from app.galleries.retention import may_be_used
 from app.resources import Resources
 from app.serving import index_builder
-from app.serving.calibration.open_set_measurement import StrangerFaces, measure_open_set
+from app.serving.calibration.open_set_measurement import ProbeFaces, measure_open_set
 from app.serving.compensation.store import Compensation, read_compensation
 from app.serving.index_builder import IndexKey
 from app.serving.labels.constraints import ServedConstraints
@@ -221,7 +221,7 @@ def _measure_index(
     labelled_subjects, joined_people = constraints.constraints.labelled_subjects, constraints.joined_people
     joined = faces.name_labelled(labelled_subjects).join(joined_people)
     is_joined = np.isin(faces.owners, [*joined_people, *joined_people.values()])
-    probes = StrangerFaces(faces.is_named, faces.owners, is_joined)
+    probes = ProbeFaces(faces.is_named, faces.owners, is_joined)
     return {
         "calibration": calibration.to_dict() if calibration else None,
         "default_fmr": DEFAULT_FMR,
@@ -256,9 +256,7 @@ def _measure_speed(loaded: LoadedIndex, queries: Rows) -> dict[str, Any]:
     }
 
 
-def _measure_strangers(
-    loaded: LoadedIndex, faces: GalleryFaces, probes: StrangerFaces, unlearned: Ids
-) -> dict[str, Any]:
+def _measure_strangers(loaded: LoadedIndex, faces: GalleryFaces, probes: ProbeFaces, unlearned: Ids) -> dict[str, Any]:
     """Measure how strangers score here, by searches for people that the model was not trained on.
 
     The searches for people held out of its training stand for this gallery only while enough of it is there.

@@ -51,7 +51,7 @@ class LockedIndex:
 
 
 @dataclass(frozen=True, eq=False)
-class StrangerFaces:
+class ProbeFaces:
     """Which of the n faces of a gallery may be searched for.
 
     is_named: (n,) faces that were enrolled with a name: not those that labels alone name, since labels of faces that
@@ -99,7 +99,7 @@ class OpenSetMeasurement:
 def measure_open_set(
     loaded: LoadedIndex,
     people: GalleryPeople,
-    probes: StrangerFaces,
+    probes: ProbeFaces,
     learned: tuple[StrangerSearches, ...] | None,
     rule: DecisionRule,
 ) -> OpenSetMeasurement:
