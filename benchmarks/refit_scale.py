@@ -1,12 +1,13 @@
 """How often models that learned from labels name strangers, by thresholds of the first fit and of the one that serves.
 
-    python -m benchmarks.refit_scale [--methods cpmtml subsml ...] [--people 400] [--seeds 6]
+    python -m benchmarks.refit_scale [--methods cpmtml subsml ...] [--people 400] [--fits 1] [--seeds 6]
 
 People have two photos with a name, and two that labels give them, of which 5 % are wrong; each of the latter is also
 labelled to be none of somebody else. Half of the people are held out, and searched for at a rate of 1 %: by the fit
 that has not learned from them, and with their distances carried over to the fit on everybody
 (`ml.embedder_training.held_out_strangers`). Then 4,000 strangers are searched for with the latter. Faces are drawn
-vectors of 64 numbers, of which 16 tell people apart.
+vectors of 64 numbers, of which 16 tell people apart. With several fits, each holds out others of the people, and all
+are searched for, as a small collection does.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from benchmarks.nameless_faces import NAMED, MeasuredGallery
 from ml.embedder_training.examples import TaskExamples
 from ml.embedder_training.fit import fit_embedder
 from ml.embedder_training.held_out_strangers import FittedGallery, measure_held_out_strangers
+from ml.embedder_training.holdout_fit import HoldoutFit
 from ml.embedder_training.training_set import make_training_set
 from ml.embedders.base import Embedder, ignore_progress
 from ml.identification.person_distance import DecisionRule
@@ -54,7 +56,7 @@ def draw_labels(people: int, rng: np.random.Generator) -> tuple[Ids, Ids, NDArra
     return owners, pairs, np.repeat([True, False], len(nameless))
 
 
-def measure(method: str, people: int, seed: int) -> list[float]:
+def measure(method: str, people: int, fits: int, seed: int) -> list[float]:
     """Return % of strangers named by the threshold of the first fit, and by that of the fit that serves."""
     rng = np.random.default_rng(seed)
     axes = np.linalg.qr(rng.normal(size=(DIM, DIM)))[0]
@@ -64,19 +66,20 @@ def measure(method: str, people: int, seed: int) -> list[float]:
     values, member = np.where(names < 0, np.nan, names), np.ones(len(rows), np.bool_)
     weights = np.ones(len(pairs), np.float32)
     examples = TaskExamples(TASK, member, values, values, 0.0, "subjects", pairs, same, weights, 0, None)
-    held_out = owners % 2 == 0
+    parts = [owners % max(2, fits) == part for part in range(fits)]
 
     def fit(kept: NDArray[np.bool_], like: Embedder | None = None) -> Embedder:
         data = make_training_set([examples], owners, rows, kept)
         return fit_embedder(method, OPTIONS.get(method, {}), data, ignore_progress, like=like)
 
-    first = fit(~held_out)
+    first = fit(~parts[0])
     serving = fit(member, first)
+    holdouts = [HoldoutFit(first, parts[0]), *(HoldoutFit(fit(~part, first), part) for part in parts[1:])]
     gallery, rule = FittedGallery.from_faces(rows, owners, names), DecisionRule()
     index = build(gallery.people.ids, serving.embed(rows, TASK), serving.metric)
     shares = []
     for scale in (first, serving):
-        known = measure_held_out_strangers(first, scale, owners, held_out, rows, names=names)
+        known = measure_held_out_strangers(holdouts, scale, owners, rows, names=names)
         threshold = known.threshold(FPIR, len(rows)) if known else None
         assert threshold is not None
         measured = MeasuredGallery(index, gallery.people, rule, threshold)
@@ -88,13 +91,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", nargs="+", default=["subsml", "cpmtml", "pcca", "utml", "sml", "clml", "wccn"])
     parser.add_argument("--people", type=int, default=400)
+    parser.add_argument("--fits", type=int, default=1)
     parser.add_argument("--seeds", type=int, default=6)
     args = parser.parse_args(arguments)
     print(
         f"% of {STRANGERS:,} strangers named at {FPIR:.0%}, mean (most) of {args.seeds} seeds: first fit | serving fit"
     )
     for method in args.methods:
-        first, serving = np.array([measure(method, args.people, seed) for seed in range(args.seeds)]).T
+        first, serving = np.array([measure(method, args.people, args.fits, seed) for seed in range(args.seeds)]).T
         print(f"{method}: {first.mean():.2f} ({first.max():.2f}) | {serving.mean():.2f} ({serving.max():.2f})")
 
 

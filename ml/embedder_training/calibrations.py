@@ -1,6 +1,6 @@
 """Calibrate an embedder: turn its distances into probabilities, for each task."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from ml.calibration import MIN_PAIRS_PER_CLASS, Calibration
 from ml.embedder_training.carried_distances import carry_over
 from ml.embedder_training.examples import TaskExamples
+from ml.embedder_training.holdout_fit import HoldoutFit
 from ml.embedder_training.task_measurement import MAX_CALIBRATION_PAIRS, TaskMeasurement
 from ml.embedders.base import Embedder
 from ml.sampling.value_pairs import draw_pairs
@@ -16,18 +17,6 @@ from ml.types import Ids, Rows
 
 COMPARED_SHARES = (0.05,)
 """The share of impostor pairs of learned people by which the two fits are compared: see `carry_over`."""
-
-
-@dataclass(frozen=True, eq=False)
-class HoldoutFit:
-    """The fit without the held-out people.
-
-    held_out: (N,) whether each face's person is; measured: task -> the measurement of this fit on the held-out people
-    """
-
-    embedder: Embedder
-    held_out: NDArray[np.bool_]
-    measured: Mapping[str, TaskMeasurement]
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,6 +1,6 @@
-"""Measure how strangers score: search for the held-out people with an embedder that has not learned from them."""
+"""Measure how strangers score: search for the held-out people with embedders that have not learned from them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from ml import indexes
 from ml.embedder_training.carried_distances import carry_over
+from ml.embedder_training.holdout_fit import HoldoutFit
 from ml.embedders.base import Embedder
 from ml.identification.open_set import OpenSetCalibration
 from ml.identification.person_distance import DecisionRule
@@ -62,10 +63,9 @@ class FittedGallery:
 
 
 def measure_held_out_strangers(
-    embedder: Embedder,
+    fits: Sequence[HoldoutFit],
     serving: Embedder,
     people: Ids,
-    held_out: NDArray[np.bool_],
     rows: Rows,
     *,
     names: Ids,
@@ -73,29 +73,38 @@ def measure_held_out_strangers(
 ) -> OpenSetCalibration | None:
     """Search for each held-out person among all other people's faces, and state their distances as `serving` has them.
 
-    embedder: fitted without the held-out people; serving: the same fit on everybody
-    people: (N,) number of each face's person; held_out: (N,) whether the person is; rows: (N, D) descriptors
+    fits: each without other people; serving: the same fit on everybody
+    people: (N,) number of each face's person; rows: (N, D) descriptors
     names: (N,) number of the name that the face was enrolled with, -1 if none
     check: called before each batch of searches; it may raise an exception to stop the measurement
     People whom labels joined are measured with the others, each name weighing as much as somebody else, and the others
     alone: the stricter threshold counts.
-    Returns None where no held-out person is named, the embedder has not learned identity, or the two fits cannot be
-    compared, since too few people were learned from.
+    Returns None where no held-out person is named, the embedder has not learned identity, or no fit can be compared
+    with the one that serves, since too few people were learned from.
     """
-    if TASK not in embedder.tasks:
+    gallery = FittedGallery.from_faces(rows, people, names)
+    measured = [m for fit in fits if (m := _measure_fit(fit, serving, gallery, check)) is not None]
+    if not measured:
         return None
-    gallery, rule = FittedGallery.from_faces(rows, people, names), DecisionRule()
-    strangers, learned = gallery.sample(held_out), gallery.sample(~held_out)
-    if not len(strangers):
-        return None
-    both = gallery.search(embedder, np.concatenate([strangers, learned]), rule, check)
-    refitted = gallery.search(serving, learned, rule, check)
-    by_holdout, before = np.split(both.stranger, [len(strangers)])
-    distances = carry_over(by_holdout, before, refitted.stranger, COMPARED_SHARES)
-    if distances is None:
-        return None
+    strangers, distances = (np.concatenate(parts) for parts in zip(*measured, strict=True))
     is_alone = ~gallery.is_joined[strangers]
     chosen = [np.ones_like(is_alone)] + ([is_alone] if 0 < is_alone.sum() < len(is_alone) else [])
     of_names = names[strangers]
     searches = [StrangerSearches.from_distances("held-out", distances[c], of_names[c], len(people)) for c in chosen]
-    return OpenSetCalibration(rule, tuple(searches), optimistic=True)
+    return OpenSetCalibration(DecisionRule(), tuple(searches), optimistic=True)
+
+
+def _measure_fit(
+    fit: HoldoutFit, serving: Embedder, gallery: FittedGallery, check: Callable[[], None]
+) -> tuple[Ids, NDArray[np.float64]] | None:
+    """Return (S,) the positions of the strangers of a fit, and (S,) their distances; None as the caller states."""
+    if TASK not in fit.embedder.tasks:
+        return None
+    strangers, learned = gallery.sample(fit.held_out), gallery.sample(~fit.held_out)
+    if not len(strangers):
+        return None
+    both = gallery.search(fit.embedder, np.concatenate([strangers, learned]), DecisionRule(), check)
+    refitted = gallery.search(serving, learned, DecisionRule(), check)
+    by_holdout, before = np.split(both.stranger, [len(strangers)])
+    distances = carry_over(by_holdout, before, refitted.stranger, COMPARED_SHARES)
+    return None if distances is None else (strangers, distances)

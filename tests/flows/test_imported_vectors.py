@@ -148,6 +148,28 @@ def test_a_metric_is_learned_measured_published_and_rolled_back(gallery: tuple[S
     assert find_nearest(service, rows[0] + 5) == ("later", pytest.approx(0, abs=1e-5))
 
 
+def test_a_model_that_few_people_have_trained_has_a_threshold_by_all_of_them(service: Service) -> None:
+    """Fewer could be held out at once than a threshold needs."""
+    people, photos, strangers = 170, 3, 300
+    service.client.put(BASE, json={"descriptor": {"external": EXTERNAL}}).raise_for_status()
+    rows, _ = draw_people(people + strangers, photos + 1, DIM)
+    drawn = rows.reshape(people + strangers, photos + 1, DIM)
+    subjects = [f"p{i // photos}" for i in range(people * photos)]
+    service.wait(send(service, drawn[:people, 1:].reshape(-1, DIM), "\n".join(["subject", *subjects])))
+    training = {"collection": "c", "method": "wccn", "holdout": 0.2}
+    job = service.wait(service.client.post("/v1/trainings", json=training), 120)
+    assert job["state"] == "succeeded", job["problem"]
+    body = {"model": job["result"]["model"], "override": True, "reason": "this test is about the threshold"}
+    assert service.wait(service.client.post(f"{BASE}/deployments/identity:publish", json=body))["state"] == "succeeded"
+    service.wait_for_indexes()
+    threshold = search(service, drawn[0, 0])["threshold"]
+    assert (threshold["enough"], threshold["evidence"]["source"]) == (True, "held-out")
+    assert threshold["evidence"]["people"] == people
+    decisions = [search(service, person[0])["faces"][0]["decision"] for person in drawn]
+    assert decisions[:people].count("match") > 0.9 * people
+    assert decisions[people:].count("match") < threshold["high"] * strangers
+
+
 def test_what_is_refused_has_its_reason_and_the_rest_is_enrolled(service: Service) -> None:
     service.client.put(BASE, json={"descriptor": {"external": EXTERNAL}}).raise_for_status()
     service.client.put(f"{BASE}/subjects/no", json={"consent": False}).raise_for_status()

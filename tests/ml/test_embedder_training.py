@@ -8,11 +8,12 @@ import pytest
 
 from ml.calibration import MIN_PAIRS_PER_CLASS
 from ml.distances import Distance
-from ml.embedder_training.calibrations import HoldoutFit, TaskCalibrations, calibrate_tasks
+from ml.embedder_training.calibrations import TaskCalibrations, calibrate_tasks
 from ml.embedder_training.carried_distances import carry_over
 from ml.embedder_training.examples import TaskExamples
 from ml.embedder_training.fit import fit_embedder
 from ml.embedder_training.held_out_strangers import measure_held_out_strangers
+from ml.embedder_training.holdout_fit import HoldoutFit
 from ml.embedder_training.task_measurement import HoldoutEmbeddings, TaskMeasurement, measure_tasks
 from ml.embedder_training.training_set import IMPLIED_PAIR_WEIGHT, make_training_set
 from ml.embedders.base import Embedder, ignore_progress
@@ -111,19 +112,22 @@ def calibrate(serving: Embedder, embedder: Embedder, measured: TaskMeasurement) 
 
 def test_strangers_are_searched_for_where_held_out_people_have_names() -> None:
     embedder = fit_wpca(~HELD_OUT)
-    measured = measure_held_out_strangers(embedder, embedder, PEOPLE, HELD_OUT, ROWS, names=PEOPLE)
+    measured = measure_held_out_strangers([HoldoutFit(embedder, HELD_OUT)], embedder, PEOPLE, ROWS, names=PEOPLE)
     assert measured is not None
     [searches] = measured.strangers
     assert searches.people == len(np.unique(PEOPLE[HELD_OUT]))
     nobody_held_out = np.where(HELD_OUT, -1, PEOPLE)
-    assert measure_held_out_strangers(embedder, embedder, PEOPLE, HELD_OUT, ROWS, names=nobody_held_out) is None
+    assert (
+        measure_held_out_strangers([HoldoutFit(embedder, HELD_OUT)], embedder, PEOPLE, ROWS, names=nobody_held_out)
+        is None
+    )
 
 
 def test_people_whom_labels_joined_from_several_names_are_measured_and_the_others_alone() -> None:
     embedder, names = fit_wpca(~HELD_OUT), PEOPLE.copy()
     first = np.unique(PEOPLE[HELD_OUT])[0]
     names[np.flatnonzero(np.isin(PEOPLE, first))[0]] = PEOPLE.max() + 1
-    measured = measure_held_out_strangers(embedder, embedder, PEOPLE, HELD_OUT, ROWS, names=names)
+    measured = measure_held_out_strangers([HoldoutFit(embedder, HELD_OUT)], embedder, PEOPLE, ROWS, names=names)
     assert measured is not None
     count = len(np.unique(PEOPLE[HELD_OUT]))
     assert [searches.people for searches in measured.strangers] == [count + 1, count - 1]
@@ -134,8 +138,8 @@ def test_a_person_has_the_name_of_any_of_its_faces() -> None:
     embedder = fit_wpca(~HELD_OUT)
     first_faces = np.unique(PEOPLE, return_index=True)[1]
     names = np.where(np.isin(np.arange(len(PEOPLE)), first_faces), -1, PEOPLE)
-    by_label = measure_held_out_strangers(embedder, embedder, PEOPLE, HELD_OUT, ROWS, names=names)
-    by_name = measure_held_out_strangers(embedder, embedder, PEOPLE, HELD_OUT, ROWS, names=PEOPLE)
+    by_label = measure_held_out_strangers([HoldoutFit(embedder, HELD_OUT)], embedder, PEOPLE, ROWS, names=names)
+    by_name = measure_held_out_strangers([HoldoutFit(embedder, HELD_OUT)], embedder, PEOPLE, ROWS, names=PEOPLE)
     assert by_label is not None
     assert by_name is not None
     few, all_of_them = (np.array(m.strangers[0].distances) for m in (by_label, by_name))
@@ -166,8 +170,8 @@ class Scaled:
 def test_the_distances_of_strangers_are_those_of_the_fit_that_serves(scale: float) -> None:
     embedder = fit_wpca(~HELD_OUT)
     serving = cast(Embedder, Scaled(embedder, scale))
-    before = measure_held_out_strangers(embedder, embedder, PEOPLE, HELD_OUT, ROWS, names=PEOPLE)
-    after = measure_held_out_strangers(embedder, serving, PEOPLE, HELD_OUT, ROWS, names=PEOPLE)
+    before = measure_held_out_strangers([HoldoutFit(embedder, HELD_OUT)], embedder, PEOPLE, ROWS, names=PEOPLE)
+    after = measure_held_out_strangers([HoldoutFit(embedder, HELD_OUT)], serving, PEOPLE, ROWS, names=PEOPLE)
     assert before is not None
     assert after is not None
     expected = scale**2 * np.array(before.strangers[0].distances)

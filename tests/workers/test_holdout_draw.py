@@ -1,12 +1,13 @@
 """A fixed share of the people is held out of a training, whatever labels join to them."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from ml.embedder_training.examples import TaskExamples
-from workers.training.split import choose_held_out_faces
+from workers.training.split import choose_further_holdouts, choose_held_out_faces
 from workers.training.training_data import FaceRecord, TrainingData, number_people
 
 PEOPLE, PHOTOS = 400, 10
@@ -49,3 +50,49 @@ def test_as_many_people_are_held_out_as_a_threshold_needs_if_half_are_as_many(co
     is_held_out = choose_held_out_faces(data, 0.2)
     assert len(np.unique(people[is_held_out])) == held_out
     assert not choose_held_out_faces(data, 0.0).any()
+
+
+def read_people(count: int, photos: int = 2, named: int | None = None, labelled: Sequence[int] = ()) -> TrainingData:
+    """Make the data of a training of people with so many photos; two photos of each of the labelled are a pair."""
+    faces = [
+        FaceRecord(i, "c", f"i{i:05}", 0, i // photos if i // photos < (named or count) else None, None, {})
+        for i in range(count * photos)
+    ]
+    people = np.arange(count * photos) // photos
+    draws = np.random.default_rng(0).permutation(count)[people] / count
+    known = np.full(len(people), np.nan) if len(labelled) else people * 1.0
+    pairs = [(photos * person, photos * person + 1) for person in labelled]
+    origin = "labels" if len(labelled) else "subjects"
+    identity = replace(join(pairs, len(people)), values=known, truth=known, derived=origin)
+    return TrainingData(faces, [], (identity,), people, draws, {})
+
+
+@pytest.mark.parametrize(
+    ("count", "share", "fits"), [(150, 0.2, 4), (200, 0.2, 3), (319, 0.2, 2), (250, 0.05, 3), (200, 0.5, 1)]
+)
+def test_of_few_people_other_fits_hold_others_out(count: int, share: float, fits: int) -> None:
+    data = read_people(count)
+    held_out = choose_held_out_faces(data, share)
+    further = choose_further_holdouts(data, held_out)
+    assert len(further) == fits
+    assert max(np.sum([held_out, *further], axis=0)) == 1, "nobody is held out twice"
+    people = [len(np.unique(data.people[chosen])) for chosen in further]
+    assert sum(people) + len(np.unique(data.people[held_out])) >= min(count, 160)
+    assert max(people) <= max(0.25, share) * count
+
+
+@pytest.mark.parametrize(
+    ("count", "named", "share"), [(149, 149, 0.2), (320, 320, 0.2), (300, 149, 0.2), (200, 200, 0)]
+)
+def test_no_fit_holds_others_out_where_enough_are_or_too_few_have_names(count: int, named: int, share: float) -> None:
+    data = read_people(count, named=named)
+    assert not choose_further_holdouts(data, choose_held_out_faces(data, share))
+
+
+def test_those_whom_labels_compare_are_dealt_out_evenly() -> None:
+    labelled = range(0, 200, 5)
+    data = read_people(200, labelled=labelled)
+    held_out = choose_held_out_faces(data, 0.2)
+    for fit in (held_out, *choose_further_holdouts(data, held_out)):
+        left = set(labelled) - set(data.people[fit].tolist())
+        assert len(left) >= len(labelled) / 2, "each fit has pairs to learn from"

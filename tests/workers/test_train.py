@@ -27,7 +27,7 @@ from tests.full_disk import save_on_full_disk
 from tests.gallery import context, enrol
 from workers.context import Interrupted
 from workers.handlers import train
-from workers.training import training_data
+from workers.training import split, training_data
 from workers.worker import Worker
 
 LDML = {"dim": 8, "steps": 60, "groups": 16, "others": 16, "min_pairs": 10}
@@ -93,6 +93,23 @@ def test_a_training_ends_with_a_candidate_and_its_report(resources: Resources) -
     assert min(impostors.effective) < impostors.n / 10  # few people are in all of its pairs
     listed = resources.models.get(made.id + HOLDOUT_SUFFIX).provenance["held_out_faces"]
     assert len(listed) == 4 * report["held_out_people"]
+
+
+def test_in_a_small_collection_more_people_are_strangers_to_further_fits(
+    resources: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(split, "MIN_STRANGERS_HELD_OUT", 20)
+    monkeypatch.setattr(split, "MIN_STRANGERS", 10)
+    enrol(resources, "c", range(24), shots=4)
+    job, message = begin(resources)
+    first = train.train_model(message, context(resources, job))
+    assert {p["phase"] for p in of(resources, message).curve} == {"fit", "refit", "cross-fit"}
+    [strangers] = resources.models.get(first["model"]).provenance["open_set"]["identity"]["strangers"]
+    assert first["report"]["held_out_people"] < 20 <= strangers["people"]
+    job, message = begin(resources, start_from=first["model"])
+    second = train.train_model(message, context(resources, job))
+    [strangers] = resources.models.get(second["model"]).provenance["open_set"]["identity"]["strangers"]
+    assert strangers["people"] == second["report"]["held_out_people"], "the first has learned from all others"
 
 
 def test_a_training_that_meets_a_full_disk_is_tried_again(

@@ -1,5 +1,6 @@
 """Fit the embedder of a plan: without the held-out people, or on everybody."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,6 +8,7 @@ from numpy.typing import NDArray
 
 from app.storage.model_cache import ModelStore
 from ml.embedder_training.fit import fit_embedder
+from ml.embedder_training.holdout_fit import HoldoutFit
 from ml.embedder_training.training_set import make_training_set
 from ml.embedders.base import Embedder, Progress
 from ml.errors import TooFewPairs
@@ -40,6 +42,27 @@ def fit_without_held_out(prepared: PreparedData, start: StartEmbedders, progress
         return _fit_faces(prepared, ~prepared.held_out, progress, start=start.holdout, like=None)
     except TooFewPairs:
         return None
+
+
+def fit_further_holdouts(
+    prepared: PreparedData, further: Sequence[NDArray[np.bool_]], progress: Progress, *, like: Embedder
+) -> list[HoldoutFit]:
+    """Fit without each of these (N,) held-out faces, with the choices of `like`.
+
+    There are no such fits where too little is left to learn from in one of them.
+    """
+    fits = []
+    for number, held_out in enumerate(further):
+
+        def report(step: int, steps: int, values: dict[str, float], before: int = number) -> None:
+            progress(before * steps + step, len(further) * steps, values)
+
+        try:
+            embedder = _fit_faces(prepared, ~held_out, report, start=None, like=like)
+        except TooFewPairs:
+            return []
+        fits.append(HoldoutFit(embedder, held_out))
+    return fits
 
 
 def fit_on_everybody(

@@ -1,10 +1,12 @@
 """Measure a candidate on the held-out people, beside the models that serve."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ml.embedder_training.calibrations import HoldoutFit, TaskCalibrations, calibrate_tasks
+from ml.embedder_training.calibrations import TaskCalibrations, calibrate_tasks
 from ml.embedder_training.held_out_strangers import measure_held_out_strangers
+from ml.embedder_training.holdout_fit import HoldoutFit
 from ml.embedder_training.task_measurement import measure_tasks
 from ml.embedders.base import Embedder
 from ml.identification.open_set import OpenSetCalibration
@@ -29,11 +31,15 @@ class CandidateMeasurement:
 
 
 def measure_candidate(
-    context: JobContext, prepared: PreparedData, embedder: Embedder, serving: Embedder
+    context: JobContext,
+    prepared: PreparedData,
+    embedder: Embedder,
+    serving: Embedder,
+    further: Sequence[HoldoutFit] = (),
 ) -> CandidateMeasurement:
     """Measure an embedder that was fitted without the held-out people.
 
-    serving: the same fit on everybody
+    serving: the same fit on everybody; further: fits without others, who are further strangers
     Raises NotFound, CropsDamaged, ml.Corrupt, Interrupted.
     """
     data, held_out = prepared.data, prepared.held_out
@@ -53,7 +59,7 @@ def measure_candidate(
     holdout = HoldoutFit(embedder, held_out, measured)
     calibrations = calibrate_tasks(serving, data.tasks, data.people, prepared.rows, holdout)
     strangers = measure_held_out_strangers(
-        embedder, serving, data.people, held_out, prepared.rows, names=data.names, check=context.check
+        [holdout, *further], serving, data.people, prepared.rows, names=data.names, check=context.check
     )
     report = make_report(prepared, embedder, projections, measured, served)
     return CandidateMeasurement(report, calibrations, strangers)

@@ -1,9 +1,12 @@
 """Split the people of the training data into those learned from and those held out to measure on."""
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
 from ml.embedder_training.examples import TaskExamples
+from ml.identification.stranger_searches import MIN_STRANGERS
 from ml.types import Ids
 from workers.training.training_data import TrainingData
 
@@ -11,7 +14,10 @@ UNLABELLED_HOLDOUT_SHARE = 0.5
 """Share held out of the people without labels, where only labels are learned from: holding them out costs little."""
 MIN_STRANGERS_HELD_OUT = 160
 """Of a collection with twice as many people, so many are held out, since a threshold needs 150 who can be searched for
-(`ml.identification.stranger_searches`). Without one, the model would name hardly anybody."""
+(`ml.identification.stranger_searches`). Without one, the model would name hardly anybody. Of a smaller collection, as
+many are strangers to several fits together: see `choose_further_holdouts`."""
+MIN_SHARE_PER_FIT = 0.2
+"""Of the people with names, so many at least are strangers to each further fit: it is fitted four times at most."""
 MIN_PEOPLE_PER_SIDE = 2
 """People who must be held out for a report, and who must remain to learn from."""
 
@@ -37,6 +43,37 @@ def choose_held_out_faces(
             unlabelled = set(people) - set(data.people[examples.pairs].ravel().tolist())
             held_out.update(p for p in unlabelled if draws[p] < max(share, UNLABELLED_HOLDOUT_SHARE))
     return np.isin(data.people, sorted(held_out))
+
+
+def choose_further_holdouts(data: TrainingData, held_out: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
+    """Return (N,) which faces each further fit leaves out, so that enough people with names are strangers to some fit.
+
+    held_out: (N,) which faces are held out already
+    Everybody is held out at most once; those whom the task identity learns from, and others, are dealt out evenly.
+    Empty where enough are held out already, where nobody is, or where too few people have names for a threshold.
+    """
+    examples = next((e for e in data.tasks if e.task == "identity"), None)
+    named = np.unique(data.people[data.names >= 0])
+    strangers = _count_names(data, held_out)
+    if examples is None or not strangers or strangers >= MIN_STRANGERS_HELD_OUT or len(named) < MIN_STRANGERS:
+        return []
+    draws = dict(zip(data.people.tolist(), data.holdout_draw.tolist(), strict=True))
+    learned = {*_list_searchable(examples, data.people), *data.people[examples.pairs].ravel().tolist()}
+    rest = sorted(np.setdiff1d(named, data.people[held_out]).tolist(), key=lambda p: (p in learned, draws[p], p))
+    share = max(MIN_SHARE_PER_FIT, 1 - len(rest) / len(named))
+    parts = max(1, math.ceil(1 / share - 1e-9) - 1)
+    further = []
+    for part in range(parts):
+        if strangers >= MIN_STRANGERS_HELD_OUT:
+            break
+        further.append(np.isin(data.people, rest[part::parts]))
+        strangers += _count_names(data, further[-1])
+    return further if strangers >= MIN_STRANGERS else []
+
+
+def _count_names(data: TrainingData, chosen: NDArray[np.bool_]) -> int:
+    names = data.names[chosen]
+    return len(np.unique(names[names >= 0]))
 
 
 def _list_searchable(examples: TaskExamples, people: Ids) -> list[int]:
