@@ -85,6 +85,10 @@ class Busy(AppError):
     status, code, title, retryable = 503, "Throttling", "Try again shortly", True
 
 
+class OutcomeUnknown(Busy):
+    """The connection to the database was lost during a commit, which may have been carried out."""
+
+
 ML_ERRORS: dict[type[ml.LikenessError], tuple[int, str]] = {
     ml.UnknownComponent: (422, "UnknownComponent"),
     ml.Unreadable: (422, "InvalidImageFormat"),

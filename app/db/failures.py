@@ -9,7 +9,7 @@ from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import Session
 
-from app.errors import Busy
+from app.errors import Busy, OutcomeUnknown
 from app.startup import REFUSED_SERVERS
 from ml.files import parse_json
 
@@ -39,12 +39,18 @@ POSTGRESQL_FAILURES = {
     "58030": "cannot be read or written: its disk reports errors",
 }
 """The state of PostgreSQL's error -> what is wrong."""
+OUTCOME_UNKNOWN = (
+    "whether this request was stored is not known. Repeat it with the same Idempotency-Key, or look whether it was"
+)
 
 log = logging.getLogger("likeness.database")
 
 
-def describe_failure(error: Exception) -> Busy:
-    """Return the error to answer a request with that the database has failed."""
+def describe_failure(error: Exception, *, is_committing: bool = False) -> Busy:
+    """Return the error to answer a request with that the database has failed.
+
+    is_committing: whether it failed at the commit; it is not known then whether PostgreSQL has carried it out
+    """
     original = error.orig if isinstance(error, DBAPIError) else error
     message = str(original).lower()
     reason = "is busy or cannot be reached"
@@ -54,6 +60,8 @@ def describe_failure(error: Exception) -> Busy:
         reason = str(original).removeprefix("the database ")
     else:
         reason = POSTGRESQL_FAILURES.get(getattr(original, "sqlstate", None) or "", reason)
+    if is_committing and not isinstance(original, sqlite3.Error):
+        return OutcomeUnknown(f"the database {reason}; {OUTCOME_UNKNOWN}")
     return Busy(f"the database {reason}; nothing of this request was stored")
 
 

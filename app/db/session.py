@@ -195,23 +195,24 @@ def writing(database: Engine, collections: Sequence[str] = ()) -> Iterator[Sessi
     """Open a session whose changes are committed at the end of the block, or rolled back if the block raises.
 
     On SQLite, it is the only writer from its first statement on. collections: whose rows the session sees; empty: all
-    Raises Busy if the database stays locked, or cannot be reached or written, OperationalError if it cannot carry out a
-    statement.
+    Raises Busy if the database stays locked, or cannot be reached or written, OutcomeUnknown, a Busy, if the connection
+    is lost during the commit, OperationalError if it cannot carry out a statement.
     """
+    is_committing = False
     try:
         with (
             _open_session(database.execution_options(**WRITE_OPTIONS), collections, expire_on_commit=False) as session,
             session.begin(),
         ):
             check = database.get_execution_options().get(CHECK_OPTION)
-            if check is None:
-                yield session
-                return
-            check(session)
+            if check is not None:
+                check(session)
             yield session
             session.flush()
-            check(session)
+            if check is not None:
+                check(session)
+            is_committing = True
     except OperationalError as error:
         if not is_temporary(error):
             raise
-        raise describe_failure(error) from error
+        raise describe_failure(error, is_committing=is_committing) from error

@@ -164,7 +164,8 @@ KNOWN_PROBLEMS: dict[Refusal, tuple[str, str]] = {
         "the stored photo is damaged: its content is not what was written. An operator can restore it from a backup",
     ),
     (503, "Throttling"): (
-        "the service is busy or loading, its disk is full, or its database cannot be reached; nothing was stored",
+        "the service is busy or loading, its disk is full, or its database cannot be reached; nothing was stored, "
+        "unless `detail` says that this is not known",
         "the database is busy or cannot be reached; nothing of this request was stored",
     ),
     (503, "ModelUnavailable"): ("a stored model is missing or altered", "the model m7 was altered: embedder.npy"),

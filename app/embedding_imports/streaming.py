@@ -5,7 +5,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-from anyio import CancelScope
 from anyio.to_thread import run_sync
 from fastapi import Depends, Request
 from python_multipart.multipart import parse_options_header
@@ -15,7 +14,7 @@ from app.db.lookups import get_collection
 from app.db.session import reading
 from app.deps import ResourcesDep
 from app.deps.uploads.form_parts import iterate_form_parts
-from app.deps.uploads.upload_files import UploadWriter, open_upload, remove_upload
+from app.deps.uploads.upload_files import UploadWriter, open_upload, remove_if_refused
 from app.errors import Conflict
 from app.galleries.external_descriptors import get_external
 from app.resources import Resources
@@ -44,19 +43,14 @@ async def receive_vectors(
 ) -> AsyncIterator[ReceivedVectors]:
     """Yield what is to be imported: the parts of a form, or a body that is the file of vectors itself.
 
-    If the request fails, the uploads are deleted. Raises NotFound and Conflict before the body is read, Invalid.
+    If the request is refused, the uploads are deleted. Raises NotFound and Conflict before the body is read, Invalid.
     """
     external, created_at = await run_sync(_read_collection, resources, collection)
     name = name_upload(request.state.audit_spool.process)
     paths = {"vectors": resources.uploads / name, "table": resources.uploads / f"{name}.table"}
-    try:
+    async with remove_if_refused([*paths.values(), *(paths["table"].with_suffix(end) for end in (".csv", ".jsonl"))]):
         names = await _write_parts(request, paths)
         yield ReceivedVectors(paths["vectors"], paths["table"] if "table" in names else None, external, created_at)
-    except BaseException:
-        with CancelScope(shield=True):
-            for path in (*paths.values(), *(paths["table"].with_suffix(suffix) for suffix in (".csv", ".jsonl"))):
-                await run_sync(remove_upload, path)
-        raise
 
 
 ReceivedDep = Annotated[ReceivedVectors, Depends(receive_vectors, scope="function")]

@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-from anyio import CancelScope
 from anyio.to_thread import run_sync
 from fastapi import Depends, Request
 from pydantic import ValidationError
@@ -16,7 +15,7 @@ from app.db.session import reading
 from app.deps import ResourcesDep
 from app.deps.server.json_limits import check_json
 from app.deps.uploads.form_parts import iterate_form_parts
-from app.deps.uploads.upload_files import remove_upload, write_upload
+from app.deps.uploads.upload_files import remove_if_refused, write_upload
 from app.errors import Invalid, TooLarge
 from app.faces.schemas import DirectoryIn
 from app.galleries.external_descriptors import check_takes_photos
@@ -42,8 +41,8 @@ async def receive_import(
 ) -> AsyncIterator[ReceivedImport]:
     """Yield what is to be imported.
 
-    If the request fails, the upload is deleted. Raises NotFound or ml.CannotDescribe before the body is read, Invalid,
-    TooLarge.
+    If the request is refused, the upload is deleted.
+    Raises NotFound or ml.CannotDescribe before the body is read, Invalid, TooLarge.
     """
     created_at = await run_sync(_read_creation_time, resources, collection)
     kind, options = parse_options_header(request.headers.get("content-type", ""))
@@ -54,13 +53,9 @@ async def receive_import(
     blocks: AsyncIterator[bytes] = request.stream()
     if kind == b"multipart/form-data":
         blocks = _iterate_file_part(blocks, options.get(b"boundary", b""))
-    try:
+    async with remove_if_refused([path]):
         await write_upload(path, blocks)
         yield ReceivedImport(path, created_at)
-    except BaseException:
-        with CancelScope(shield=True):
-            await run_sync(remove_upload, path)
-        raise
 
 
 ReceivedDep = Annotated[ReceivedImport, Depends(receive_import, scope="function")]

@@ -10,10 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 from app.cli.main import app
+from app.queue.messages import ImportEmbeddings
 from ml.types import Rows
 from tests.databases import remove_test_data
 from tests.flows.test_training import STRONG
 from tests.gallery import crops
+from tests.lost_commits import lose_commit
 from tests.npy import draw_people, to_npy
 from tests.service import Service
 
@@ -236,6 +238,25 @@ def test_half_precision_and_a_bare_body_are_taken_and_a_repeat_answers_the_same(
     assert [match["distance"] for match in nearest] == [pytest.approx(1), pytest.approx(57), pytest.approx(73)]
     wrong = service.client.post(f"{BASE}/search:by-embedding", json={"vector": [1.0, 2.0]})
     assert (wrong.status_code, wrong.json()["needed"]) == (422, 4)
+
+
+@pytest.mark.parametrize("lasting_service", ["postgresql"], indirect=True)
+def test_an_import_whose_commit_got_no_answer_is_carried_out(service: Service) -> None:
+    """The repeat gets the stored answer, and what was uploaded first is still there."""
+    service.client.put(BASE, json={"descriptor": {"external": EXTERNAL}}).raise_for_status()
+    rows, subjects = draw_people(4, 2, DIM)
+    headers = {"Idempotency-Key": "once"}
+    with lose_commit("INSERT INTO jobs", ImportEmbeddings.kind) as lost:
+        refused = send(service, rows, make_table(subjects), **headers)
+    assert lost
+    assert refused.status_code == 503
+    assert "whether this request was stored is not known" in refused.json()["detail"]
+    repeated = send(service, rows, make_table(subjects), **headers)
+    assert repeated.headers["Idempotent-Replayed"] == "true"
+    job = service.wait(repeated)
+    assert job["state"] == "succeeded", job["problem"]
+    assert job["result"]["enrolled"] == len(rows)
+    assert not list(service.resources.uploads.iterdir())
 
 
 def test_a_key_sees_and_touches_only_its_collections(service: Service) -> None:

@@ -13,7 +13,9 @@ import httpx
 import pytest
 
 from app.config import Settings
+from app.queue.messages import ImportArchive
 from tests.app.test_archives import pax_header
+from tests.lost_commits import lose_commit
 from tests.service import Service, run_service
 from tests.workers.test_import import PEOPLE, picture
 
@@ -103,6 +105,20 @@ def test_the_items_of_an_import_list_the_refused_files(staff: Service) -> None:
         "p9/notes.txt": ["InvalidImageFormat"],
         "p9/cut.png": ["InvalidImageFormat"],
     }
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_an_archive_whose_commit_got_no_answer_is_imported(staff: Service) -> None:
+    """The repeat gets the stored answer, and what was uploaded first is still there."""
+    headers = {"Idempotency-Key": "once"}
+    with lose_commit("INSERT INTO jobs", ImportArchive.kind) as lost:
+        refused = send_import(staff, content=tar(FILES), headers=headers)
+    assert lost
+    assert refused.status_code == 503
+    repeated = send_import(staff, content=tar(FILES), headers=headers)
+    assert repeated.headers["Idempotent-Replayed"] == "true"
+    assert staff.wait(repeated)["state"] == "succeeded"
+    assert not list(staff.resources.uploads.iterdir())
 
 
 def test_what_an_archive_holds_is_judged_by_the_job_not_by_the_request(staff: Service) -> None:

@@ -37,6 +37,7 @@ from app.snapshots.reader import check_snapshot
 from app.snapshots.reservations import RESERVATION
 from app.storage.snapshot_folders import MANIFEST, list_snapshot_folders, locate_snapshot
 from tests.erasure_traces import OTHER, SUBJECT, find_traces, leave_traces
+from tests.lost_commits import lose_commit
 from tests.service import Service
 from tests.workers.test_erasing import (
     BASE,
@@ -338,6 +339,17 @@ def test_a_snapshot_that_cannot_be_written_leaves_nothing(staff: Resources, monk
     with pytest.raises(Interrupted):
         take_snapshot(TakeSnapshot(snapshot="stopped"), running)
     assert [path.name for path in (staff.settings.home / "snapshots").iterdir()] == ["done"]
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_snapshot_whose_last_commit_got_no_answer_is_kept(staff: Resources) -> None:
+    message = TakeSnapshot(snapshot="kept")
+    running = begin(staff, message)
+    with lose_commit("UPDATE snapshots") as lost, pytest.raises(Busy, match="is not known"):
+        take_snapshot(message, running)
+    assert lost
+    assert take_snapshot(message, running)["snapshot"] == "kept"
+    check_snapshot(locate_snapshot(staff.settings.home, "kept"), quiet)
 
 
 def test_a_restore_that_was_killed_is_completed_by_another_worker(staff: Resources) -> None:

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from app.db.session import reading, writing
 from app.db.tables import Erasure, Job, KeptSnapshot, now
-from app.errors import AppError, Conflict, NotFound
+from app.errors import AppError, Conflict, NotFound, OutcomeUnknown
 from app.galleries.erasures import PENDING
 from app.queue.messages import RestoreSnapshot, TakeSnapshot
 from app.snapshots.collection_restore import RestoreOptions, restore_collection
@@ -58,6 +58,8 @@ def take_snapshot(message: TakeSnapshot, context: JobContext) -> dict[str, Any]:
             row = _get_snapshot(session, row.id)
             row.finished_at = now()
             row.faces, row.files, row.bytes = manifest.rows["faces"], manifest.files, manifest.bytes
+    except OutcomeUnknown:  # the snapshot may be finished: the second run sees
+        raise
     except BaseException:
         delete_folder(folder)
         raise

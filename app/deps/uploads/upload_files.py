@@ -5,14 +5,16 @@ take a second, in which the event loop would answer nobody.
 """
 
 import os
-from collections.abc import AsyncIterator
+from asyncio import CancelledError
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from anyio import CancelScope
 from anyio.to_thread import run_sync
 
-from app.errors import Busy, Invalid
+from app.errors import Busy, Invalid, OutcomeUnknown
 from app.storage.blob_store import make_disk_error
 from app.storage.free_space import MIN_FREE_BYTES, format_size, has_room
 
@@ -73,5 +75,23 @@ async def write_upload(path: Path, blocks: AsyncIterator[bytes]) -> None:
             raise Invalid("the body is empty; send a tar or zip archive", code="InvalidArchive")
 
 
-def remove_upload(path: Path) -> None:
+@asynccontextmanager
+async def remove_if_refused(paths: Iterable[Path]) -> AsyncIterator[None]:
+    """Remove uploads if the request is refused in this block.
+
+    Where the request may have been carried out although it failed, they stay: an import may read them. The sweep
+    removes what no import reads.
+    """
+    try:
+        yield
+    except (OutcomeUnknown, CancelledError):
+        raise
+    except BaseException:
+        with CancelScope(shield=True):
+            for path in paths:
+                await run_sync(_remove, path)
+        raise
+
+
+def _remove(path: Path) -> None:
     path.unlink(missing_ok=True)
