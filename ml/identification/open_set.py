@@ -31,9 +31,9 @@ over the next person, and more of them are named."""
 MIN_PAIRS = 200
 """With fewer impostor pairs, their tail is not extrapolated."""
 NOTHING_MATCHES = (-math.inf, -math.inf)
-VERSION = 3
-"""1 and 2: a search might end before it knew the next people, or people held out of a training had the distances of the
-fit without them. Too many strangers were named."""
+VERSION = 4
+"""1 to 3: a search might end before it knew the next people, people held out of a training had the distances of the fit
+without them, or they were searched for in several collections at once. Too many strangers were named."""
 
 
 def fpir_at_size(fpir: float, measured_faces: int, faces: int) -> float:

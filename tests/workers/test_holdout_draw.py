@@ -73,7 +73,7 @@ def read_people(count: int, photos: int = 2, named: int | None = None, labelled:
 def test_of_few_people_other_fits_hold_others_out(count: int, share: float, fits: int) -> None:
     data = read_people(count)
     held_out = choose_held_out_faces(data, share)
-    further = choose_further_holdouts(data, held_out)
+    further = choose_further_holdouts(data, held_out, "c")
     assert len(further) == fits
     assert max(np.sum([held_out, *further], axis=0)) == 1, "nobody is held out twice"
     people = [len(np.unique(data.people[chosen])) for chosen in further]
@@ -86,13 +86,13 @@ def test_of_few_people_other_fits_hold_others_out(count: int, share: float, fits
 )
 def test_no_fit_holds_others_out_where_enough_are_or_too_few_have_names(count: int, named: int, share: float) -> None:
     data = read_people(count, named=named)
-    assert not choose_further_holdouts(data, choose_held_out_faces(data, share))
+    assert not choose_further_holdouts(data, choose_held_out_faces(data, share), "c")
 
 
 def test_those_whom_labels_compare_are_dealt_out_evenly() -> None:
     labelled = range(0, 200, 5)
     data = read_people(200, labelled=labelled)
     held_out = choose_held_out_faces(data, 0.2)
-    for fit in (held_out, *choose_further_holdouts(data, held_out)):
+    for fit in (held_out, *choose_further_holdouts(data, held_out, "c")):
         left = set(labelled) - set(data.people[fit].tolist())
         assert len(left) >= len(labelled) / 2, "each fit has pairs to learn from"

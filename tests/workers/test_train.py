@@ -16,6 +16,7 @@ from app.learning.plan import ComponentChoice, Plan, Source
 from app.queue.jobs import cancel, enqueue
 from app.queue.messages import Train
 from app.resources import Resources
+from app.serving.calibration.gallery_calibration import measure_gallery
 from app.storage.blob_store import Blobs
 from app.storage.model_cache import HOLDOUT_SUFFIX
 from app.storage.stored_faces import CropsDamaged
@@ -110,6 +111,31 @@ def test_in_a_small_collection_more_people_are_strangers_to_further_fits(
     second = train.train_model(message, context(resources, job))
     [strangers] = resources.models.get(second["model"]).provenance["open_set"]["identity"]["strangers"]
     assert strangers["people"] == second["report"]["held_out_people"], "the first has learned from all others"
+
+
+def test_strangers_are_searched_for_in_the_collection_of_the_training_alone(resources: Resources) -> None:
+    enrol(resources, "c", range(24), shots=4)
+    enrol(resources, "d", range(100, 112), shots=3)
+    sources = (Source(origin="subjects"), Source(origin="subjects", collection="d"))
+    job, message = begin(resources, method="wpca", options={"dim": 6}, sources=sources)
+    model = resources.models.get(train.train_model(message, context(resources, job))["model"])
+    [strangers] = model.provenance["open_set"]["identity"]["strangers"]
+    assert strangers["gallery_faces"] == 96
+
+
+def test_a_model_that_continues_another_has_learned_from_its_collection_too(resources: Resources) -> None:
+    enrol(resources, "c", range(12), shots=3)
+    job, message = begin(resources)
+    first = train.train_model(message, context(resources, job))
+    enrol(resources, "d", range(100, 112), shots=3)
+    job, message = begin(resources, collection="d", start_from=first["model"])
+    model = resources.models.get(train.train_model(message, context(resources, job))["model"])
+    assert model.provenance["changes"].keys() == {"d"}
+    for name in ("c", "d"):
+        measured = measure_gallery(resources, name, "identity", model)["open_set"]["calibration"]
+        assert measured["optimistic"], "the distances between its people are too large to stand for strangers"
+    measured = measure_gallery(resources, "c", "identity", model)["open_set"]["calibration"]
+    assert not measured["strangers"], "those held out of the second training are strangers in the other collection"
 
 
 def test_a_training_that_meets_a_full_disk_is_tried_again(

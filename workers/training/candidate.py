@@ -1,8 +1,10 @@
 """The result of a training: a candidate model with its holdout model and its report."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from app.galleries.learned_collections import CONTINUED_CHANGES
 from app.storage.model_cache import HOLDOUT_SUFFIX
 from ml.embedder_training.calibrations import TaskCalibrations
 from ml.embedders.base import Embedder
@@ -34,11 +36,13 @@ def make_candidate(
     holdout_embedder: Embedder | None,
     calibrations: TaskCalibrations,
     measurement: CandidateMeasurement | None,
+    continued_changes: Mapping[str, int],
 ) -> Candidate:
     """Make the models of a candidate, and complete its report.
 
     embedder: fitted on everybody; holdout_embedder: without the held-out people
     measurement: of the holdout embedder, None where there is none
+    continued_changes: what the model that it continues has learned from
     """
     plan, strangers = prepared.plan, measurement.strangers if measurement else None
     measured_report = measurement.report if measurement else make_unmeasured_report(prepared)
@@ -49,6 +53,7 @@ def make_candidate(
         "plan": plan.model_dump(mode="json", by_alias=True),
         "by_held_out": list(calibrations.by_held_out),
         "open_set": {"identity": strangers.to_dict()} if strangers else {},
+        **({CONTINUED_CHANGES: dict(continued_changes)} if continued_changes else {}),
     }
     index = Spec(plan.index.name, dict(plan.index.options)) if plan.index else None
     model = Model(name, plan.recipe, plan.method, embedder, calibrations.by_task, model_facts, index)

@@ -1,11 +1,12 @@
 """Fit the embedder of a plan: without the held-out people, or on everybody."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from app.galleries.learned_collections import list_learned_changes
 from app.storage.model_cache import ModelStore
 from ml.embedder_training.fit import fit_embedder
 from ml.embedder_training.holdout_fit import HoldoutFit
@@ -20,18 +21,22 @@ class StartEmbedders:
     """What the fits continue from, None where they start anew.
 
     holdout: where the fit without the held-out people starts: at an embedder that has not learned from them either
+    changes: what the model has learned from, see `list_learned_changes`
     """
 
     embedder: Embedder | None = None
     holdout: Embedder | None = None
+    changes: Mapping[str, int] = field(default_factory=dict)
 
 
 def load_start(models: ModelStore, model: str | None) -> StartEmbedders:
     """Load the embedder of a model and of its holdout model, if it has one. Raises NotFound (the model)."""
     if model is None:
         return StartEmbedders()
-    embedder, holdout = models.get(model).embedder, models.find_holdout(model)
-    return StartEmbedders(embedder, embedder if holdout is None else holdout.embedder)
+    started, holdout = models.get(model), models.find_holdout(model)
+    embedder = started.embedder
+    changes = list_learned_changes(started.provenance)
+    return StartEmbedders(embedder, embedder if holdout is None else holdout.embedder, changes)
 
 
 def fit_without_held_out(prepared: PreparedData, start: StartEmbedders, progress: Progress) -> Embedder | None:

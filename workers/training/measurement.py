@@ -58,8 +58,17 @@ def measure_candidate(
             served[task] = CurrentMeasurement(current, measurement)
     holdout = HoldoutFit(embedder, held_out, measured)
     calibrations = calibrate_tasks(serving, data.tasks, data.people, prepared.rows, holdout)
-    strangers = measure_held_out_strangers(
-        [holdout, *further], serving, data.people, prepared.rows, names=data.names, check=context.check
-    )
+    strangers = _measure_strangers_here(context, prepared, [holdout, *further], serving)
     report = make_report(prepared, embedder, projections, measured, served)
     return CandidateMeasurement(report, calibrations, strangers)
+
+
+def _measure_strangers_here(
+    context: JobContext, prepared: PreparedData, fits: Sequence[HoldoutFit], serving: Embedder
+) -> OpenSetCalibration | None:
+    """Search for the held-out people of the training's collection in it alone, as it will be searched."""
+    data, here = prepared.data, prepared.data.lies_in(prepared.plan.collection)
+    restricted = [HoldoutFit(fit.embedder, fit.held_out[here]) for fit in fits]
+    return measure_held_out_strangers(
+        restricted, serving, data.people[here], prepared.rows[here], names=data.names[here], check=context.check
+    )

@@ -45,16 +45,19 @@ def choose_held_out_faces(
     return np.isin(data.people, sorted(held_out))
 
 
-def choose_further_holdouts(data: TrainingData, held_out: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
+def choose_further_holdouts(
+    data: TrainingData, held_out: NDArray[np.bool_], collection: str
+) -> list[NDArray[np.bool_]]:
     """Return (N,) which faces each further fit leaves out, so that enough people with names are strangers to some fit.
 
-    held_out: (N,) which faces are held out already
+    held_out: (N,) which faces are held out already; collection: in which these people are, that of the training
     Everybody is held out at most once; those whom the task identity learns from, and others, are dealt out evenly.
     Empty where enough are held out already, where nobody is, or where too few people have names for a threshold.
     """
+    here = data.lies_in(collection)
     examples = next((e for e in data.tasks if e.task == "identity"), None)
-    named = np.unique(data.people[data.names >= 0])
-    strangers = _count_names(data, held_out)
+    named = np.unique(data.people[(data.names >= 0) & here])
+    strangers = _count_names(data, held_out & here)
     if examples is None or not strangers or strangers >= MIN_STRANGERS_HELD_OUT or len(named) < MIN_STRANGERS:
         return []
     draws = dict(zip(data.people.tolist(), data.holdout_draw.tolist(), strict=True))
@@ -67,7 +70,7 @@ def choose_further_holdouts(data: TrainingData, held_out: NDArray[np.bool_]) -> 
         if strangers >= MIN_STRANGERS_HELD_OUT:
             break
         further.append(np.isin(data.people, rest[part::parts]))
-        strangers += _count_names(data, further[-1])
+        strangers += _count_names(data, further[-1] & here)
     return further if strangers >= MIN_STRANGERS else []
 
 

@@ -69,6 +69,10 @@ class TrainingData:
         """(N,) pk of the subject of each face, -1 if it has none."""
         return np.array([-1 if face.subject_pk is None else face.subject_pk for face in self.faces], np.int64)
 
+    def lies_in(self, collection: str) -> NDArray[np.bool_]:
+        """Return (N,) which faces the collection holds."""
+        return np.array([face.collection_id == collection for face in self.faces], np.bool_)
+
     def select_faces(self, chosen: NDArray[np.bool_]) -> list[FaceRecord]:
         """Return the faces that are chosen. chosen: (N,)."""
         return [face for face, is_chosen in zip(self.faces, chosen, strict=True) if is_chosen]

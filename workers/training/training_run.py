@@ -30,7 +30,7 @@ def train_candidate(
     rows = describe_faces(context, plan.recipe, data.faces, reporter.phase("describe", 20, 200))
     prepared = PreparedData(plan, data, held_out, rows)
     start = load_start(context.resources.models, plan.start_from)
-    further = [] if plan.start_from else choose_further_holdouts(data, held_out)
+    further = [] if plan.start_from else choose_further_holdouts(data, held_out, plan.collection)
     fit_end, refit_end = (450, 700) if further else (580, 960)
     holdout_embedder = fit_without_held_out(prepared, start, reporter.phase("fit", 200, fit_end))
     progress = reporter.phase("refit", fit_end, refit_end) if holdout_embedder else reporter.phase("fit", 200, 1000)
@@ -44,4 +44,4 @@ def train_candidate(
         measurement = measure_candidate(context, prepared, holdout_embedder, embedder, others)
         calibrations = measurement.calibrations
         report_measured(1, 1, {})
-    return make_candidate(name, prepared, embedder, holdout_embedder, calibrations, measurement)
+    return make_candidate(name, prepared, embedder, holdout_embedder, calibrations, measurement, start.changes)

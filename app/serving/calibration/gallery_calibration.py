@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from app.db.session import snapshot, stream_raw_rows, writing
 from app.db.tables import Collection, Deployment, Face, ModelRecord, Subject, now
 from app.errors import NotFound
+from app.galleries.learned_collections import list_learned_changes
 from app.galleries.measurements import DEFAULT_FMR
 from app.galleries.retention import may_be_used
 from app.resources import Resources
@@ -277,11 +278,13 @@ def _measure_strangers(loaded: LoadedIndex, faces: GalleryFaces, probes: ProbeFa
 def _read_held_out_searches(model: Model, key: IndexKey) -> OpenSetCalibration | None:
     """Return the searches of people held out of a training on this collection; None if there was no such training.
 
-    Those of a training by an earlier version are left out, as they hold for another fit than the one that serves.
+    Those of a training by an earlier version are left out, as they hold for another fit than the one that serves. So
+    are those of a training for another collection, which were searched for there.
     """
     if not is_trained_here(model, key):
         return None
-    kept = model.provenance.get("open_set", {}).get(key.task)
+    is_own = model.provenance.get("collection", key.collection) == key.collection
+    kept = model.provenance.get("open_set", {}).get(key.task) if is_own else None
     learned = OpenSetCalibration.from_dict(kept) if kept else None
     return learned if learned and learned.version >= VERSION else OpenSetCalibration(DecisionRule())
 
@@ -293,13 +296,13 @@ def _read_held_out_calibration(model: Model, key: IndexKey) -> Calibration | Non
 
 
 def is_trained_here(model: Model, key: IndexKey) -> bool:
-    """Whether a training fitted the model to people of this collection."""
-    return "training" in model.provenance and key.collection in model.provenance["changes"]
+    """Whether a training fitted the model, or one that it continued, to people of this collection."""
+    return find_training_change(model, key) is not None
 
 
 def find_training_change(model: Model, key: IndexKey) -> int | None:
     """Return the change up to which the model has learned from this collection; None if it has not."""
-    return int(model.provenance["changes"][key.collection]) if is_trained_here(model, key) else None
+    return list_learned_changes(model.provenance).get(key.collection)
 
 
 def _fit_calibration(
