@@ -11,6 +11,7 @@ from sqlalchemy import Engine
 from app.allocator import tune_allocator
 from app.config import AUDIT_FOLDER, DETECTOR_FOLDER, MODEL_FOLDER, SNAPSHOT_FOLDER, Settings
 from app.db.database_file import find_database_path
+from app.db.servers.reach import DatabaseReach, find_reach
 from app.db.session import close_database, open_database
 from app.queue.notifier import Notifier
 from app.startup import CannotStart
@@ -69,6 +70,11 @@ class Resources:
         database = find_database_path(self.settings.database)
         opened = [self.settings.home, *_list_kept_folders(self.settings), *([database] if database is not None else [])]
         return HomeWatch(opened, [self.settings.model_folder])
+
+    @cached_property
+    def reach(self) -> DatabaseReach | None:
+        """What notices that this process alone has lost the database; None for SQLite."""
+        return find_reach(self.database)
 
     @property
     def image_limits(self) -> ImageLimits:

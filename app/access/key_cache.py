@@ -42,7 +42,7 @@ class KeyCache:
     def find_stale(self, digest: str) -> Caller | None:
         """Return the caller as it was last looked up, for a time when nothing can be looked up.
 
-        Nobody can revoke a key then either.
+        Nobody can revoke a key then either, unless this process alone cannot: see `DatabaseReach`.
         """
         looked_up_at, caller = self._callers.get(digest, (float("-inf"), None))
         if caller is None or time.monotonic() - looked_up_at > MAX_STALE_SECONDS:

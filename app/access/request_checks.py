@@ -55,7 +55,7 @@ class RequestChecks:
         state |= {"requirements": requirements, "path_params": path_params}
         role = requirements.get("x-role")
         if role is not None:
-            self.resources().home.check()
+            self._check_stores()
             await self.limits.count_request(find_address(scope))
             state["caller"] = caller = await self._authenticate(scope)
             await self.limits.count_use(caller.key_id)
@@ -86,7 +86,8 @@ class RequestChecks:
         None: the key must be looked up, a limit of requests is near, or something is wrong, which `check` explains.
         """
         secret = _choose_secret(_decode(headers, b"authorization"), _decode(headers, b"x-api-key"))
-        if not secret or self.resources().home.find_fault() is not None:
+        resources = self.resources()
+        if not secret or resources.home.find_fault() is not None or (resources.reach and resources.reach.is_alone):
             return None
         self._listen_for_revocations()
         digest = keys.hash_secret(secret)
@@ -120,6 +121,13 @@ class RequestChecks:
             for scope, caller in requests:
                 self.limits.count_at_once(find_address(scope), caller.key_id)
         self._traffic.stamp()
+
+    def _check_stores(self) -> None:
+        """Raises Busy if the home was moved, or if the database is lost by this process alone."""
+        resources = self.resources()
+        resources.home.check()
+        if resources.reach is not None:
+            resources.reach.check()
 
     def _stamp_traffic(self, scope: Scope) -> None:
         if scope["method"] == "POST":  # a page that polls for progress does not count as traffic
@@ -183,6 +191,9 @@ class RequestChecks:
             try:
                 caller = await self._look_up(secret)
             except Busy:
+                if (reach := self.resources().reach) is not None:
+                    reach.note_loss()
+                    reach.check()
                 caller = self.cache.find_stale(digest)  # a search by vector needs no database
                 if caller is None:
                     raise

@@ -14,6 +14,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from app.db.database_file import find_database_path, watch_database_file
 from app.db.failures import describe_failure, parse_stored_json, report_damage, report_internal_error
 from app.db.servers.connections import watch_server
+from app.db.servers.reach import watch_reach
 from app.db.visibility import RestrictedSession
 
 REQUEST_THREADS = 40
@@ -58,6 +59,7 @@ def open_database(url: str, home: Path | None) -> Engine:
         database = create_engine(url, connect_args=limits, **options)
         event.listen(database, "handle_error", report_internal_error)
         watch_server(database, home)
+        watch_reach(database, home)
         return database
     database = create_engine(
         url,

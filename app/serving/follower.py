@@ -131,6 +131,8 @@ class IndexFollower:
                 self.resources.notifier.wait("changes", self._pause())
             except (OperationalError, Busy) as error:
                 log.warning("follower.database_away error=%s", error)
+                if self.resources.reach is not None:
+                    self.resources.reach.note_loss()
                 self._stopping.wait(RETRY_SECONDS)
             except CannotStart as error:
                 self._give_up(error)

@@ -19,6 +19,7 @@ from app.access import keys
 from app.access.middleware import AuthMiddleware
 from app.access.request_checks import MULTIPART_OVERHEAD_BYTES, RequestChecks
 from app.config import Settings
+from app.db.servers.reach import DatabaseReach
 from app.db.session import writing
 from app.db.tables import Job, Key, now
 from app.deps import held_bytes
@@ -86,7 +87,7 @@ class Api:
             router.add_api_route(path, lambda: None, methods=[method], openapi_extra=dict(extra) or None)
         router.routes.append(Route("/plain", lambda _: None))
         self.held: Any = SimpleNamespace(
-            database=self.resources.database, notifier=Notifier(), home=self.resources.home
+            database=self.resources.database, notifier=Notifier(), home=self.resources.home, reach=None
         )
         self.checks = RequestChecks(router.routes, self.settings, lambda: self.held)
         self.middleware = AuthMiddleware(self.inner, self.checks)
@@ -364,7 +365,8 @@ def test_the_cache_listens_once_to_each_notifier(api: Api) -> None:
     for _ in range(2):
         heard: list[str] = []
         listener = SimpleNamespace(listen=lambda topic, _, heard=heard: heard.append(topic))
-        api.held = SimpleNamespace(database=api.resources.database, notifier=listener, home=api.resources.home)
+        api.held.notifier = listener
+        api.held = SimpleNamespace(**vars(api.held))
         assert [api.send("GET", "/things", secret).status for _ in range(2)] == [200, 200]
         assert heard == ["keys"]
 
@@ -410,6 +412,16 @@ def test_a_known_key_is_used_on_while_the_database_is_away(api: Api, monkeypatch
     assert api.send("GET", "/things", secret).status == 401, "from the next lookup on"
     monkeypatch.setattr(keys, "find_caller", fail)
     assert api.send("GET", "/things", secret).status == 503, "it was refused since"
+
+
+def test_a_known_key_is_not_used_while_others_may_revoke_it(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = api.make_key()
+    assert api.send("GET", "/things", secret).status == 200
+    api.held.reach = DatabaseReach(api.settings.home)
+    api.held.reach.is_alone = True
+    answer = api.send("GET", "/things", secret)
+    assert (answer.status, read_problem(answer)[1]) == (503, "Throttling")
+    assert "cannot be reached from this process" in read_problem(answer)[2]
 
 
 @pytest.mark.usefixtures("stopped_clock")

@@ -1,0 +1,116 @@
+"""Notice that this process alone has lost PostgreSQL, by signs that the processes of a home leave for each other.
+
+While nobody reaches the database, nothing changes, and what a process holds in memory may be searched. Once others
+reach it, they may revoke a key, or erase somebody, of whom this process would not hear.
+"""
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from sqlalchemy import Engine, event
+
+from app.errors import Busy
+
+SIGNS_FOLDER = "database-reached"
+"""In the home: a file for each process, which it touches while the database answers it."""
+SIGN_SECONDS, COMPARISON_SECONDS = 1.0, 0.25
+GRACE_SECONDS = 2.0
+"""Signs are compared with those that are there so long after the loss: others may lose the database a little later."""
+CONFIRMING_SECONDS = 1.0
+"""For so long after another's sign the database must stay away: when it is back, all processes reach it by and by."""
+OLD_SECONDS = 86_400.0
+LOST_HERE = "the database cannot be reached from this process, but from others: what it holds may be out of date"
+REACH_OPTION = "reach"
+
+log = logging.getLogger("likeness.database")
+
+
+class DatabaseReach:
+    """Whether the database is lost, and by this process alone. Threads may share it.
+
+    is_alone: whether others reach the database, and this process does not
+    """
+
+    def __init__(self, home: Path) -> None:
+        self._folder = home / SIGNS_FOLDER
+        self._name = f"{socket.gethostname()[:24]}-{os.getpid()}-{uuid4().hex[:8]}"
+        self._signed_at = self._compared_at = float("-inf")
+        self.is_alone = False
+        self._lost_at: float | None = None
+        self._known: Mapping[str, int] | None = None
+        self._other_at: float | None = None
+
+    def note_answer(self, *_: Any) -> None:
+        """Note that the database has answered, and leave a sign of it for the others."""
+        self.is_alone, self._lost_at = False, None
+        now = time.monotonic()
+        if now - self._signed_at >= SIGN_SECONDS:
+            self._signed_at = now
+            with suppress(OSError):  # a home that is full or gone is noticed elsewhere
+                self._folder.mkdir(exist_ok=True)
+                (self._folder / self._name).touch()
+
+    def note_loss(self) -> None:
+        """Note that the database could not be reached, and look whether others reach it meanwhile."""
+        now = time.monotonic()
+        if self._lost_at is None:
+            self._lost_at, self._known, self._other_at = now, None, None
+        if self.is_alone or now - self._compared_at < COMPARISON_SECONDS:
+            return
+        self._compared_at = now
+        if self._known is None:
+            if now - self._lost_at >= GRACE_SECONDS:
+                self._known = self._read_signs()
+        elif self._other_at is None:
+            known = self._known
+            if any(at > known.get(name, -1) for name, at in self._read_signs().items()):
+                self._other_at = now
+        elif now - self._other_at >= CONFIRMING_SECONDS:
+            log.error("database.lost_here others_reach_it=true")
+            self.is_alone = True
+
+    def check(self) -> None:
+        """Raises Busy while this process alone has lost the database."""
+        if self.is_alone:
+            raise Busy(LOST_HERE)
+
+    def _read_signs(self) -> dict[str, int]:
+        """Return when each process has last left a sign, in nanoseconds by the clock of the file system."""
+        signs = dict[str, int]()
+        with suppress(OSError), os.scandir(self._folder) as entries:
+            for entry in entries:
+                with suppress(OSError):
+                    signs[entry.name] = entry.stat().st_mtime_ns
+        return signs
+
+    def remove_old_signs(self) -> None:
+        """Remove the signs of processes that have ended long ago."""
+        before = time.time() - OLD_SECONDS
+        with suppress(OSError):
+            for path in self._folder.iterdir():
+                with suppress(OSError):
+                    if path.stat().st_mtime < before:
+                        path.unlink()
+
+
+def watch_reach(database: Engine, home: Path | None) -> None:
+    """Have the processes of a home note what of PostgreSQL they reach. home: None: of no service"""
+    if home is None or not home.is_dir():
+        return
+    reach = DatabaseReach(home)
+    reach.remove_old_signs()
+    event.listen(database, "after_cursor_execute", reach.note_answer)
+    database.update_execution_options(**{REACH_OPTION: reach})
+
+
+def find_reach(database: Engine) -> DatabaseReach | None:
+    """Return what notes whether the database is reached; None for SQLite, which lies in the home."""
+    reach: DatabaseReach | None = database.get_execution_options().get(REACH_OPTION)
+    return reach

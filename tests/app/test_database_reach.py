@@ -1,0 +1,104 @@
+"""A process that alone has lost PostgreSQL notices it by the signs of the others in its home."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from app.config import Settings
+from app.db.servers import reach
+from app.db.servers.reach import SIGNS_FOLDER, DatabaseReach, find_reach
+from app.db.session import close_database, open_database, reading
+from app.errors import Busy
+
+Wait = Callable[[float], None]
+SECONDS = 60
+
+
+@pytest.fixture
+def wait(monkeypatch: pytest.MonkeyPatch) -> Wait:
+    """Have time go on, by so many seconds."""
+    at = [1000.0]
+    monkeypatch.setattr(reach.time, "monotonic", lambda: at[0])
+
+    def go_on(seconds: float) -> None:
+        at[0] += seconds
+
+    return go_on
+
+
+def lose(one: DatabaseReach, wait: Wait, seconds: int, *others: DatabaseReach) -> None:
+    """Have one process look for the database for so long, which the others reach."""
+    for _ in range(2 * seconds):
+        for other in others:
+            other.note_answer()
+        one.note_loss()
+        wait(0.5)
+
+
+def test_while_nobody_reaches_the_database_nobody_is_alone(tmp_path: Path, wait: Wait) -> None:
+    one, other = DatabaseReach(tmp_path), DatabaseReach(tmp_path)
+    one.note_answer()
+    lose(one, wait, 1, other)  # which loses it a second later
+    lose(one, wait, SECONDS)
+    one.check()
+
+
+def test_a_process_that_others_reach_the_database_without_is_alone_until_it_is_answered(
+    tmp_path: Path, wait: Wait
+) -> None:
+    one, other = DatabaseReach(tmp_path), DatabaseReach(tmp_path)
+    lose(one, wait, SECONDS)
+    lose(one, wait, 5, other)
+    with pytest.raises(Busy, match="from others"):
+        one.check()
+    lose(one, wait, SECONDS)
+    assert one.is_alone, "what the others have changed is not known yet"
+    one.note_answer()
+    one.check()
+    lose(one, wait, SECONDS)
+    one.check()
+
+
+def test_a_new_process_and_one_that_signed_before_count_alike(tmp_path: Path, wait: Wait) -> None:
+    one = DatabaseReach(tmp_path)
+    lose(one, wait, 3)
+    lose(one, wait, 3, DatabaseReach(tmp_path))
+    assert one.is_alone
+
+
+def test_when_the_database_is_back_a_process_may_reach_it_a_little_later(tmp_path: Path, wait: Wait) -> None:
+    one, other = DatabaseReach(tmp_path), DatabaseReach(tmp_path)
+    lose(one, wait, 10)
+    other.note_answer()
+    one.note_loss()
+    wait(0.8)
+    one.note_loss()
+    one.note_answer()
+    one.check()
+
+
+def test_every_answer_of_postgresql_is_a_sign(tmp_path: Path, postgres: str) -> None:
+    database = open_database(Settings(database_url=postgres).database, tmp_path)
+    with reading(database) as session:
+        session.scalar(text("SELECT 1"))
+    close_database(database)
+    assert find_reach(database) is not None
+    assert len(list((tmp_path / SIGNS_FOLDER).iterdir())) == 1
+
+
+def test_a_database_in_the_home_is_not_lost_by_one_process(tmp_path: Path) -> None:
+    database = open_database(Settings(home=tmp_path).database, tmp_path)
+    assert find_reach(database) is None
+    close_database(database)
+
+
+def test_signs_of_processes_that_ended_long_ago_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = DatabaseReach(tmp_path)
+    one.note_answer()
+    one.remove_old_signs()
+    assert len(list((tmp_path / SIGNS_FOLDER).iterdir())) == 1
+    monkeypatch.setattr(reach, "OLD_SECONDS", -1.0)
+    one.remove_old_signs()
+    assert not list((tmp_path / SIGNS_FOLDER).iterdir())
