@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from app.db.tables import DEFAULT_FPIR
 from ml.embedder_training.calibrations import TaskCalibrations, calibrate_tasks
 from ml.embedder_training.held_out_strangers import measure_held_out_strangers
 from ml.embedder_training.holdout_fit import HoldoutFit
@@ -15,6 +16,7 @@ from workers.training.current_models import load_current_models
 from workers.training.holdout_embeddings import ModelUnderTest, embed_holdout_faces
 from workers.training.prepared_data import PreparedData
 from workers.training.report import CurrentMeasurement, make_report
+from workers.training.split import MIN_STRANGERS_HELD_OUT
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,11 +37,11 @@ def measure_candidate(
     prepared: PreparedData,
     embedder: Embedder,
     serving: Embedder,
-    further: Sequence[HoldoutFit] = (),
+    strangers: OpenSetCalibration | None,
 ) -> CandidateMeasurement:
     """Measure an embedder that was fitted without the held-out people.
 
-    serving: the same fit on everybody; further: fits without others, who are further strangers
+    serving: the same fit on everybody; strangers: see `measure_strangers`
     Raises NotFound, CropsDamaged, ml.Corrupt, Interrupted.
     """
     data, held_out = prepared.data, prepared.held_out
@@ -58,15 +60,27 @@ def measure_candidate(
             served[task] = CurrentMeasurement(current, measurement)
     holdout = HoldoutFit(embedder, held_out, measured)
     calibrations = calibrate_tasks(serving, data.tasks, data.people, prepared.rows, holdout)
-    strangers = _measure_strangers_here(context, prepared, [holdout, *further], serving)
     report = make_report(prepared, embedder, projections, measured, served)
     return CandidateMeasurement(report, calibrations, strangers)
 
 
-def _measure_strangers_here(
+def count_needed_strangers(strangers: OpenSetCalibration | None) -> int:
+    """Return how many people a threshold at the default rate needs who are strangers to a fit; 0: it has enough."""
+    if strangers is None:
+        return MIN_STRANGERS_HELD_OUT
+    if any(searches.is_enough(DEFAULT_FPIR) for searches in strangers.strangers):
+        return 0
+    return max(searches.people + searches.missing_people(DEFAULT_FPIR) for searches in strangers.strangers)
+
+
+def measure_strangers(
     context: JobContext, prepared: PreparedData, fits: Sequence[HoldoutFit], serving: Embedder
 ) -> OpenSetCalibration | None:
-    """Search for the held-out people of the training's collection in it alone, as it will be searched."""
+    """Search for the held-out people of the training's collection in it alone, as it will be searched.
+
+    fits: each without other people; serving: the same fit on everybody
+    Raises Interrupted.
+    """
     data, here = prepared.data, prepared.data.lies_in(prepared.plan.collection)
     restricted = [HoldoutFit(fit.embedder, fit.held_out[here]) for fit in fits]
     return measure_held_out_strangers(

@@ -46,11 +46,12 @@ def choose_held_out_faces(
 
 
 def choose_further_holdouts(
-    data: TrainingData, held_out: NDArray[np.bool_], collection: str
+    data: TrainingData, held_out: NDArray[np.bool_], collection: str, needed: int = MIN_STRANGERS_HELD_OUT
 ) -> list[NDArray[np.bool_]]:
     """Return (N,) which faces each further fit leaves out, so that enough people with names are strangers to some fit.
 
     held_out: (N,) which faces are held out already; collection: in which these people are, that of the training
+    needed: how many must be strangers to one fit or another, if there are as many
     Everybody is held out at most once; those whom the task identity learns from, and others, are dealt out evenly.
     Empty where enough are held out already, where nobody is, or where too few people have names for a threshold.
     """
@@ -58,7 +59,7 @@ def choose_further_holdouts(
     examples = next((e for e in data.tasks if e.task == "identity"), None)
     named = np.unique(data.people[(data.names >= 0) & here])
     strangers = _count_names(data, held_out & here)
-    if examples is None or not strangers or strangers >= MIN_STRANGERS_HELD_OUT or len(named) < MIN_STRANGERS:
+    if examples is None or not strangers or strangers >= needed or len(named) < MIN_STRANGERS:
         return []
     draws = dict(zip(data.people.tolist(), data.holdout_draw.tolist(), strict=True))
     learned = {*_list_searchable(examples, data.people), *data.people[examples.pairs].ravel().tolist()}
@@ -67,7 +68,7 @@ def choose_further_holdouts(
     parts = max(1, math.ceil(1 / share - 1e-9) - 1)
     further = []
     for part in range(parts):
-        if strangers >= MIN_STRANGERS_HELD_OUT:
+        if strangers >= needed:
             break
         further.append(np.isin(data.people, rest[part::parts]))
         strangers += _count_names(data, further[-1] & here)
