@@ -89,6 +89,8 @@ class IndexFollower:
         self.sync.tasks.tidy()
         self.reporter.report(self.registry.all())
         self.last_step_at = time.monotonic()
+        if self.resources.reach is not None:
+            self.resources.reach.note_caught_up()
 
     def _take_out_lost(self, rows: list[DeploymentRow]) -> None:
         """Compare all that is served with the tables of a server that was started since, or has taken over."""

@@ -35,7 +35,7 @@ log = logging.getLogger("likeness.database")
 class DatabaseReach:
     """Whether the database is lost, and by this process alone. Threads may share it.
 
-    is_alone: whether others reach the database, and this process does not
+    is_alone: whether others have reached the database, and this process has not caught up since
     """
 
     def __init__(self, home: Path) -> None:
@@ -49,13 +49,17 @@ class DatabaseReach:
 
     def note_answer(self, *_: Any) -> None:
         """Note that the database has answered, and leave a sign of it for the others."""
-        self.is_alone, self._lost_at = False, None
+        self._lost_at = None
         now = time.monotonic()
         if now - self._signed_at >= SIGN_SECONDS:
             self._signed_at = now
             with suppress(OSError):  # a home that is full or gone is noticed elsewhere
                 self._folder.mkdir(exist_ok=True)
                 (self._folder / self._name).touch()
+
+    def note_caught_up(self) -> None:
+        """Note that this process has read what others have changed."""
+        self.is_alone = False
 
     def note_loss(self) -> None:
         """Note that the database could not be reached, and look whether others reach it meanwhile."""
