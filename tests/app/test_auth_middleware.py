@@ -19,6 +19,7 @@ from app.access import keys
 from app.access.middleware import AuthMiddleware
 from app.access.request_checks import MULTIPART_OVERHEAD_BYTES, RequestChecks
 from app.config import Settings
+from app.db.servers import reach
 from app.db.servers.reach import DatabaseReach
 from app.db.session import writing
 from app.db.tables import Job, Key, now
@@ -412,6 +413,23 @@ def test_a_known_key_is_used_on_while_the_database_is_away(api: Api, monkeypatch
     assert api.send("GET", "/things", secret).status == 401, "from the next lookup on"
     monkeypatch.setattr(keys, "find_caller", fail)
     assert api.send("GET", "/things", secret).status == 503, "it was refused since"
+
+
+def test_a_known_key_is_used_on_only_until_others_reach_the_database(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("COMPARISON_SECONDS", "GRACE_SECONDS", "CONFIRMING_SECONDS", "SIGN_SECONDS"):
+        monkeypatch.setattr(reach, name, 0.0)
+    api.held.reach, other = DatabaseReach(api.settings.home), DatabaseReach(api.settings.home)
+    api.checks.cache.seconds = 0.0
+    secret = api.make_key()
+    assert api.send("GET", "/things", secret).status == 200
+
+    def fail(*_: object) -> None:
+        raise OperationalError("select", {}, Exception("gone"))
+
+    monkeypatch.setattr(keys, "find_caller", fail)
+    assert [api.send("GET", "/things", secret).status for _ in range(5)] == [200] * 5, "nobody reaches it"
+    other.note_answer()
+    assert [api.send("GET", "/things", secret).status for _ in range(2)] == [200, 503]
 
 
 def test_a_known_key_is_not_used_while_others_may_revoke_it(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
