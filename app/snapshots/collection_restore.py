@@ -243,7 +243,8 @@ def _plan_changes(
         if gets_new_id:
             changed["face_id"] = str(uuid4())
         if is_collection:
-            changed |= {"id": name, "created_at": created_at}
+            sources = [*row["copied_from"], *([row["id"]] if row["id"] != name else ())]
+            changed |= {"id": name, "created_at": created_at, "copied_from": list(dict.fromkeys(sources))}
         return changed
 
     return change

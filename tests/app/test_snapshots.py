@@ -256,6 +256,8 @@ def test_one_collection_of_a_whole_snapshot_is_restored_under_another_name(servi
         assert found["matches"][0]["face_id"] == faces[1]
         assert found["matches"][0]["subject"]["id"] == "p000"
         assert count_rows(other.resources, Embedding) == before + 8
+        with reading(other.resources.database) as session:
+            assert session.get_one(Collection, "few").copied_from == ["many"]
         assert other.resources.models.find_damage(MODEL.id) is None, "the model is signed for the other service"
         signatures = [r.models.folder / MODEL.id / SIGNATURE for r in (service.resources, other.resources)]
         assert len({path.read_text() for path in signatures}) == 2

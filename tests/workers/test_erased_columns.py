@@ -50,7 +50,7 @@ RULES: dict[str, dict[str, str]] = {
     },
     "audit_heads": {"mac": ID, "cut_mac": ID, "signature": ID},
     "clustered_faces": {},
-    "collections": {"id": ID, "description": OURS, "external_model": ID},
+    "collections": {"id": ID, "description": OURS, "external_model": ID, "copied_from": ID},
     "damaged_faces": dict.fromkeys(("collection_id", "file", "reason"), ROW),
     "deployments": {
         **dict.fromkeys(

@@ -132,6 +132,17 @@ def test_a_model_of_another_collection_has_seen_only_people_whose_photo_is_in_bo
     assert known(resources, "m1") == ("m1", {f"p{i}" for i in range(15, PEOPLE)})
 
 
+def test_a_model_has_seen_everybody_of_a_copy_of_its_collection_but_those_enrolled_later(resources: Resources) -> None:
+    enrol(resources, "c", range(PEOPLE), shots=SHOTS)
+    enrol(resources, "studio", range(100, 105), shots=SHOTS)
+    learn(resources, "m1", "studio", holdout=0.0)
+    assert known(resources, "m1") == ("m1", set())
+    with writing(resources.database) as session:
+        session.get_one(Collection, "c").copied_from = ["studio"]
+    enrol(resources, "c", range(50, 55), shots=SHOTS)
+    assert known(resources, "m1") == ("m1", EVERYBODY)
+
+
 def test_people_seen_by_the_starting_model_count_as_seen(resources: Resources) -> None:
     enrol(resources, "c", range(PEOPLE), shots=SHOTS)
     enrol(resources, "d", range(100, 110), shots=SHOTS)

@@ -7,7 +7,8 @@ from app.db.session import snapshot
 from app.db.tables import BUILT_IN_TASK
 from app.publishing.pointers import get_deployment
 from app.serving import index_builder
-from app.serving.calibration.gallery_calibration import is_trained_here, read_faces
+from app.serving.calibration.gallery_calibration import read_faces
+from app.serving.calibration.learned_gallery import read_learned_gallery
 from app.serving.compensation.store import read_compensation
 from app.serving.index_builder import IndexKey
 from app.serving.scores import Scores
@@ -57,8 +58,9 @@ def read_gallery(context: JobContext, collection_id: str, fpir: float | None) ->
             session, key, dim, model.metric, resources.settings.index_device, compensation=compensation
         )
         faces = read_faces(session, collection_id).restrict_to(index.ids())
+        is_trained_here = read_learned_gallery(session, model, key).is_trained_here
         scores = Scores.of(deployment.measurements.get(model.id), model, BUILT_IN_TASK, deployment.default_fpir)
     people = GalleryPeople.from_rows(faces.ids, faces.subjects, faces.is_distractor)
     rate = fpir or scores.default_fpir
     threshold = scores.person_threshold(rate, len(faces.ids))
-    return ForecastGallery(model, index, people, rate, threshold, is_trained_here(model, key))
+    return ForecastGallery(model, index, people, rate, threshold, is_trained_here)

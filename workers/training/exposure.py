@@ -58,12 +58,15 @@ def trace_exposure(session: Session, model_store: ModelStore, model: str, collec
     measured_as = own
     if own_holdout is not None and any(name in collections for _, _, name in learned):
         measured_as = own_holdout
-    fits = tuple(
+    fits = [
         _read_fit(session, part, None if measured_as is own else holdout, name)
         for part, holdout, name in learned
         if name in collections
-    )
-    return Exposure(measured_as, fits, tuple(dict.fromkeys(name for _, _, name in learned if name not in collections)))
+    ]
+    for copy in session.scalars(select(Collection).where(Collection.id.in_(collections))):
+        fits += [_read_fit_of_copy(session, part, name, copy) for part, _, name in learned if name in copy.copied_from]
+    elsewhere = tuple(dict.fromkeys(name for _, _, name in learned if name not in collections))
+    return Exposure(measured_as, tuple(fits), elsewhere)
 
 
 def find_learned_faces(session: Session, exposure: Exposure, data: TrainingData) -> NDArray[np.bool_]:
@@ -107,18 +110,34 @@ def _iterate_lineage(
 
 
 def _read_fit(session: Session, model: Model, holdout: Model | None, collection: str) -> CollectionFit:
-    row = session.get(ModelRecord, model.id)
-    made_at = row.created_at if row is not None else np.inf
+    made_at = _find_creation(session, model)
     share = float(holdout.provenance["holdout"]) if holdout is not None else 0.0
     if _is_recreated(session, model, collection, made_at):
         return CollectionFit(collection, 0, frozenset(), share, change=-1)
-    older = select(func.max(Face.pk)).where(Face.collection_id == collection, Face.created_at <= made_at)
-    last, change = session.scalar(older) or 0, int(model.provenance["changes"][collection])
+    last, change = _find_last_face(session, collection, made_at), int(model.provenance["changes"][collection])
     if holdout is None:
         return CollectionFit(collection, last, frozenset(), share, change)
     pks = holdout.provenance.get(HELD_OUT_FACES)
     faces = frozenset(pks) if pks is not None else _recompute_held_out(session, model.provenance)
     return CollectionFit(collection, last, faces, share, change)
+
+
+def _read_fit_of_copy(session: Session, model: Model, source: str, copy: Collection) -> CollectionFit:
+    """Return the fit on a collection as one on its copy, whose faces have other numbers: as if nobody was held out."""
+    last = _find_last_face(session, copy.id, _find_creation(session, model))
+    return CollectionFit(copy.id, last, frozenset(), 0.0, int(model.provenance["changes"][source]))
+
+
+def _find_creation(session: Session, model: Model) -> float:
+    """Return when a model was stored, infinity if it is not stored."""
+    row = session.get(ModelRecord, model.id)
+    return row.created_at if row is not None else np.inf
+
+
+def _find_last_face(session: Session, collection: str, made_at: float) -> int:
+    """Return the largest pk of the faces that were enrolled by then, 0 if none were."""
+    older = select(func.max(Face.pk)).where(Face.collection_id == collection, Face.created_at <= made_at)
+    return session.scalar(older) or 0
 
 
 def _is_recreated(session: Session, model: Model, collection: str, made_at: float) -> bool:

@@ -17,6 +17,7 @@ class Collection(Base):
     label_reread_change: the last of these changes but for added labels: all labels have to be read anew after it
     external_model: the built-in model whose embeddings are the imported vectors; None: faces come from photos. See
         docs/decisions/0037-imported-vectors.md
+    copied_from: the collections that it is a copy of, as a snapshot was restored under another name
     is_deleted: its deletion was accepted: nobody finds it any more, and a job deletes its rows
     """
 
@@ -27,6 +28,7 @@ class Collection(Base):
     label_change: Mapped[int] = mapped_column(BigInteger, default=0)
     label_reread_change: Mapped[int] = mapped_column(BigInteger, default=0)
     external_model: Mapped[str | None] = mapped_column(String(64))
+    copied_from: Mapped[list[str]] = mapped_column(default=list, server_default="[]")
     is_deleted: Mapped[bool] = mapped_column(default=False, server_default=false())
     created_at: Mapped[float] = mapped_column(default=now)
 

@@ -10,13 +10,14 @@ from sqlalchemy import Engine, case, func, select
 from sqlalchemy.orm import Session
 
 from app.db.session import snapshot, stream_raw_rows, writing
-from app.db.tables import Collection, Deployment, Face, ModelRecord, Subject, now
+from app.db.tables import Collection, Deployment, Face, Subject, now
 from app.errors import NotFound
 from app.galleries.learned_collections import list_learned_changes
 from app.galleries.measurements import DEFAULT_FMR
 from app.galleries.retention import may_be_used
 from app.resources import Resources
 from app.serving import index_builder
+from app.serving.calibration.learned_gallery import LearnedGallery, read_learned_gallery
 from app.serving.calibration.open_set_measurement import ProbeFaces, measure_open_set
 from app.serving.compensation.store import Compensation, read_compensation
 from app.serving.index_builder import IndexKey
@@ -89,8 +90,8 @@ def measure_with_compensation(
     faces = read_faces(session, key.collection)
     change = index_builder.read_change(session, key.collection, key.collection_created_at) or 0
     constraints = read_constraints(session, key.collection, key.task, change)
-    refused, unlearned = read_refused_faces(session, key.collection), read_unlearned_faces(session, model, key)
-    return _measure_index(LoadedIndex(key, model, index, change, compensation), faces, refused, unlearned, constraints)
+    refused, learned = read_refused_faces(session, key.collection), read_learned_gallery(session, model, key)
+    return _measure_index(LoadedIndex(key, model, index, change, compensation), faces, refused, learned, constraints)
 
 
 def renew_calibration(database: Engine, loaded: LoadedIndex, constraints: ServedConstraints) -> bool:
@@ -98,8 +99,8 @@ def renew_calibration(database: Engine, loaded: LoadedIndex, constraints: Served
     key = loaded.key
     with snapshot(database) as session:
         faces, refused = read_faces(session, key.collection), read_refused_faces(session, key.collection)
-        unlearned = read_unlearned_faces(session, loaded.model, key)
-    calibration = _measure_index(loaded, faces, refused, unlearned, constraints)
+        learned = read_learned_gallery(session, loaded.model, key)
+    calibration = _measure_index(loaded, faces, refused, learned, constraints)
     with writing(database) as session:
         collection = session.get(Collection, key.collection, with_for_update=True, populate_existing=True)
         deployment = session.get(Deployment, (key.collection, key.task), populate_existing=True)
@@ -181,27 +182,14 @@ def read_refused_faces(session: Session, collection: str) -> Ids:
     )
 
 
-def read_unlearned_faces(session: Session, model: Model, key: IndexKey) -> Ids:
-    """Return the pks of the faces that were enrolled since the model was made, which has learned from this collection.
-
-    There are none if it has not learned from it, or is a candidate that is not stored yet.
-    """
-    change, record = find_training_change(model, key), session.get(ModelRecord, model.id)
-    if change is None or record is None:
-        return np.empty(0, np.int64)
-    is_enrolled_later = Face.created_at > record.created_at, Face.change > change
-    later = select(Face.pk).where(Face.collection_id == key.collection, *is_enrolled_later)
-    return np.array(session.scalars(later).all(), np.int64)
-
-
 def _measure_index(
-    loaded: LoadedIndex, faces: GalleryFaces, refused: Ids, unlearned: Ids, constraints: ServedConstraints
+    loaded: LoadedIndex, faces: GalleryFaces, refused: Ids, learned: LearnedGallery, constraints: ServedConstraints
 ) -> dict[str, Any]:
     """Measure a gallery as searches find it.
 
     People whom labels joined are one person.
 
-    refused: pks of the faces that they do not find; unlearned: see `read_unlearned_faces`
+    refused: pks of the faces that they do not find; learned: what the model has learned of this gallery
     """
     index, change, rng = loaded.index, loaded.state.change, np.random.default_rng(0)
     sample_size = max(100, SAMPLE_BYTES // (4 * index.dim))
@@ -217,7 +205,7 @@ def _measure_index(
     calibration = _fit_calibration(rows, people[sample], genuine_rows, people[genuine], index.metric)
     if loaded.key.task != "identity":
         calibration = None
-    if calibration and (unseen := _read_held_out_calibration(loaded.model, loaded.key)):
+    if calibration and (unseen := _read_held_out_calibration(loaded.model, loaded.key, learned)):
         calibration = replace(unseen, impostors=calibration.impostors)
     labelled_subjects, joined_people = constraints.constraints.labelled_subjects, constraints.joined_people
     joined = faces.name_labelled(labelled_subjects).join(joined_people)
@@ -226,7 +214,7 @@ def _measure_index(
     return {
         "calibration": calibration.to_dict() if calibration else None,
         "default_fmr": DEFAULT_FMR,
-        "open_set": _measure_strangers(loaded, joined, probes, unlearned) if loaded.key.task == "identity" else None,
+        "open_set": _measure_strangers(loaded, joined, probes, learned) if loaded.key.task == "identity" else None,
         "cells": index.cells,
         "index": registry.name_of(type(index)),
         **speed,
@@ -257,47 +245,38 @@ def _measure_speed(loaded: LoadedIndex, queries: Rows) -> dict[str, Any]:
     }
 
 
-def _measure_strangers(loaded: LoadedIndex, faces: GalleryFaces, probes: ProbeFaces, unlearned: Ids) -> dict[str, Any]:
+def _measure_strangers(
+    loaded: LoadedIndex, faces: GalleryFaces, probes: ProbeFaces, learned: LearnedGallery
+) -> dict[str, Any]:
     """Measure how strangers score here, by searches for people that the model was not trained on.
 
-    The searches for people held out of its training stand for this gallery only while enough of it is there.
+    The searches for people held out of its training stand for this gallery only while enough of the one that they
+    searched is there.
 
-    probes: which faces may be searched for; unlearned: see `read_unlearned_faces`
+    probes: which faces may be searched for
     """
     people = GalleryPeople.from_rows(faces.ids, faces.subjects, faces.is_distractor)
-    learned = _read_held_out_searches(loaded.model, loaded.key)
-    if learned is None:
-        return measure_open_set(loaded, people, probes, None, DecisionRule()).to_dict(len(faces.ids))
-    is_known = np.isin(faces.ids, unlearned, assume_unique=True, invert=True)
-    known_counts = np.bincount(people.owners[is_known], minlength=len(people.is_named))
+    known_counts = np.bincount(people.owners[learned.find_learned(faces.ids)], minlength=len(people.is_named))
     probes = replace(probes, is_named=probes.is_named & (known_counts == 0)[people.owners])
-    strangers = tuple(s for s in learned.strangers if is_known.sum() >= MIN_GALLERY_SHARE * s.gallery_faces)
-    return measure_open_set(loaded, people, probes, strangers, learned.rule).to_dict(len(faces.ids))
+    if not learned.is_trained_here:
+        return measure_open_set(loaded, people, probes, None, DecisionRule()).to_dict(len(faces.ids))
+    kept, home_faces = _read_held_out_searches(loaded.model, loaded.key), learned.count_home_faces(faces.ids)
+    strangers = tuple(s for s in kept.strangers if home_faces >= MIN_GALLERY_SHARE * s.gallery_faces)
+    return measure_open_set(loaded, people, probes, strangers, kept.rule).to_dict(len(faces.ids))
 
 
-def _read_held_out_searches(model: Model, key: IndexKey) -> OpenSetCalibration | None:
-    """Return the searches of people held out of a training on this collection; None if there was no such training.
-
-    Those of a training by an earlier version are left out, as they hold for another fit than the one that serves. So
-    are those of a training for another collection, which were searched for there.
-    """
-    if not is_trained_here(model, key):
-        return None
-    is_own = model.provenance.get("collection", key.collection) == key.collection
-    kept = model.provenance.get("open_set", {}).get(key.task) if is_own else None
+def _read_held_out_searches(model: Model, key: IndexKey) -> OpenSetCalibration:
+    """Return the searches of people held out of a training. None are left of a training by an earlier version, whose
+    searches hold for another fit than the one that serves."""
+    kept = model.provenance.get("open_set", {}).get(key.task)
     learned = OpenSetCalibration.from_dict(kept) if kept else None
     return learned if learned and learned.version >= VERSION else OpenSetCalibration(DecisionRule())
 
 
-def _read_held_out_calibration(model: Model, key: IndexKey) -> Calibration | None:
-    """Return the calibration that a training on this collection measured on held-out people; None for other models."""
-    unseen = is_trained_here(model, key) and key.task in model.provenance.get("by_held_out", ())
+def _read_held_out_calibration(model: Model, key: IndexKey, learned: LearnedGallery) -> Calibration | None:
+    """Return the calibration that a training in this gallery measured on held-out people; None for other models."""
+    unseen = learned.is_trained_here and key.task in model.provenance.get("by_held_out", ())
     return model.calibrations[key.task] if unseen else None
-
-
-def is_trained_here(model: Model, key: IndexKey) -> bool:
-    """Whether a training fitted the model, or one that it continued, to people of this collection."""
-    return find_training_change(model, key) is not None
 
 
 def find_training_change(model: Model, key: IndexKey) -> int | None:

@@ -25,8 +25,8 @@ from app.serving.calibration.gallery_calibration import (
     find_training_change,
     read_faces,
     read_refused_faces,
-    read_unlearned_faces,
 )
+from app.serving.calibration.learned_gallery import read_learned_gallery
 from app.serving.calibration.open_set_measurement import REPORTED_FPIRS, LockedIndex
 from app.serving.calibration.schedule import MIN_FACES_TO_CALIBRATE
 from app.serving.deployments import DeploymentKey, ServedDeployment, Validity
@@ -330,7 +330,7 @@ def _find_measured_faces(session: Session, index: LoadedIndex, measured: Measure
     if measured.trained_at is None:
         present = usable[usable <= measured.last_face]
     else:
-        present = np.setdiff1d(usable, read_unlearned_faces(session, index.model, index.key))
+        present = usable[read_learned_gallery(session, index.model, index.key).find_learned(usable)]
     unchanged = np.setdiff1d(usable, changed)
     return unchanged if len(unchanged) >= MIN_GALLERY_SHARE * len(present) else present
 

@@ -1,0 +1,111 @@
+"""What a model has learned of a gallery that is a copy of the one that it was trained in, or shares photos with it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sqlalchemy import delete, select, update
+
+from app.db.session import reading, writing
+from app.db.tables import Collection, Face
+from app.resources import Resources
+from app.serving.calibration import gallery_calibration
+from app.serving.calibration.learned_gallery import read_learned_gallery
+from app.serving.index_builder import IndexKey
+from ml.identification.open_set import OpenSetCalibration
+from ml.identification.person_distance import DecisionRule
+from ml.identification.stranger_searches import StrangerSearches
+from ml.model import Model
+from tests.rows import GalleryWriter, make_model, people
+
+pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+HELD_OUT = StrangerSearches.from_distances("held-out", np.linspace(5, 9, 50), np.arange(50), 120)
+LEARNED = {
+    "training": "t",
+    "collection": "studio",
+    "changes": {"studio": 1},
+    "open_set": {"identity": OpenSetCalibration(DecisionRule(), (HELD_OUT,)).to_dict()},
+}
+
+
+def trained_in_studio() -> Model:
+    return replace(make_model("m-learned"), provenance=LEARNED)
+
+
+def enrol(resources: Resources, collection: str, model: Model, photos: Sequence[int], start: int = 0) -> GalleryWriter:
+    """Enrol 40 people with three faces each; `photos` are the numbers of the photos of the first of them."""
+    gallery = GalleryWriter(resources, collection).make(model)
+    rows, subjects = people(40, 3, seed=start)
+    gallery.add({model.id: rows}, [f"{start}-{name}" for name in subjects])
+    with writing(resources.database) as session:
+        for pk, photo in zip(gallery.pks, photos, strict=False):
+            session.execute(update(Face).where(Face.pk == pk).values(image_id=f"{photo:064}"))
+    return gallery
+
+
+def note_copy(resources: Resources, collection: str, sources: list[str]) -> None:
+    with writing(resources.database) as session:
+        session.get_one(Collection, collection).copied_from = sources
+
+
+def strangers(resources: Resources, model: Model) -> tuple[list[tuple[str, int]], bool]:
+    """Measure the collection "staff". Returns by whose searches, of how many people, and whether it is optimistic."""
+    measured = gallery_calibration.measure_gallery(resources, "staff", "identity", model)["open_set"]
+    calibration = OpenSetCalibration.from_dict(measured["calibration"])
+    return [(searches.source, searches.people) for searches in calibration.strangers], calibration.optimistic
+
+
+@pytest.mark.parametrize("is_original_there", [True, False])
+def test_people_of_a_copy_are_no_strangers_to_a_model_that_has_learned_from_the_original(
+    resources: Resources, is_original_there: bool
+) -> None:
+    model = trained_in_studio()
+    copy = enrol(resources, "staff", model, ())
+    if is_original_there:
+        enrol(resources, "studio", model, ())
+    assert strangers(resources, model) == ([("leave-one-out", 40)], False), "nothing says that it is a copy"
+    note_copy(resources, "staff", ["studio"])
+    with writing(resources.database) as session:  # faces of a copy are as old as those that they were copied from
+        session.execute(update(Face).where(Face.pk.in_(copy.pks)).values(created_at=1.0))
+    assert strangers(resources, model) == ([("held-out", 50)], True)
+    later, _ = people(30, 2, seed=5)
+    copy.add({model.id: later}, [f"n{number // 2}" for number in range(60)])
+    assert strangers(resources, model) == ([("held-out", 50), ("leave-one-out", 30)], True)
+
+
+def test_people_with_the_same_photos_as_those_of_a_training_are_no_strangers_to_its_model(resources: Resources) -> None:
+    model = trained_in_studio()
+    enrol(resources, "studio", model, range(120))
+    enrol(resources, "staff", model, range(120), start=1)
+    assert strangers(resources, model) == ([("held-out", 50)], True)
+    with writing(resources.database) as session:
+        session.execute(delete(Face).where(Face.collection_id == "studio"))
+    assert strangers(resources, model) == ([("leave-one-out", 40)], False), "the limit: nothing is left to compare"
+
+
+def test_a_gallery_that_shares_few_photos_with_a_training_is_measured_by_its_other_people(resources: Resources) -> None:
+    model = trained_in_studio()
+    enrol(resources, "studio", model, range(120))
+    enrol(resources, "staff", model, range(10), start=1)  # one photo is that of a person with two others
+    assert strangers(resources, model) == ([("leave-one-out", 36)], False)
+
+
+def test_strangers_held_out_elsewhere_do_not_stand_for_a_gallery_that_the_training_only_read(
+    resources: Resources,
+) -> None:
+    model = trained_in_studio()
+    model = replace(model, provenance=LEARNED | {"changes": {"studio": 1, "staff": 1}})
+    enrol(resources, "studio", model, range(120))
+    enrol(resources, "staff", model, (), start=1)
+    assert strangers(resources, model) == ([], True)
+
+
+def test_a_model_of_no_training_has_learned_from_nobody(resources: Resources) -> None:
+    model = make_model("m-random")
+    gallery = enrol(resources, "staff", model, ())
+    with reading(resources.database) as session:
+        collection = session.scalars(select(Collection)).one()
+        learned = read_learned_gallery(session, model, IndexKey("staff", "identity", model.id, collection.created_at))
+    assert not learned.find_learned(np.array(gallery.pks)).any()
+    assert not learned.is_trained_here
