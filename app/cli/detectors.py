@@ -1,14 +1,13 @@
 """`likeness detectors`: fetch the files of optional face detectors."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from app.cli.client import console
+from app.cli.home import read_settings
 from app.cli.recognisers.pinned_files import PinnedFile, is_pinned, read_pinned
-from app.config import Settings
 from app.resources import YUNET_FILE
 from ml.files import atomic_write
 
@@ -40,7 +39,7 @@ def pull(
     if name not in DETECTOR_FILES:
         raise typer.BadParameter(f"there are: {', '.join(DETECTOR_FILES)}", param_hint="NAME")
     stored, pinned = DETECTOR_FILES[name]
-    target = Settings.from_env(os.environ).detector_folder / stored
+    target = read_settings().detector_folder / stored
     if is_pinned(target, pinned):
         return
     data = read_pinned(pinned, file, quiet)

@@ -1,5 +1,6 @@
 """Check that the folder that a command works on has the database of a service."""
 
+import os
 from pathlib import Path
 
 import typer
@@ -9,8 +10,14 @@ from app.config import Settings
 from app.db.database_file import find_database_path
 from app.db.schema import read_schema_revision
 from app.db.session import close_database, open_database
-from app.startup import CannotStart
+from app.startup import CannotStart, exit_with_reason
 from app.storage.blob_store import PREFIX
+
+
+def read_settings() -> Settings:
+    """Read the settings of the service that a command works on. Raises SystemExit, with a sentence, if one is wrong."""
+    with exit_with_reason():
+        return Settings.from_env(os.environ)
 
 
 def find_missing_database(settings: Settings) -> Path | None:

@@ -1,16 +1,14 @@
 """`likeness models`: refit a model without some people, and sign models that were put back; and two older names."""
 
-import os
 from typing import Annotated
 
 import typer
 
 from app.cli.client import connect, console, read_answer, wait_for_job
 from app.cli.detectors import pull
-from app.cli.home import require_database
+from app.cli.home import read_settings, require_database
 from app.cli.recognisers.cnn_training import train_cnn
 from app.cli.recognisers.pinned_files import moved
-from app.config import Settings
 from app.db.session import close_database, open_database, writing
 from app.startup import exit_with_reason
 from app.storage.audit_log.chain import AuditChain
@@ -41,7 +39,7 @@ def without(
 @app.command()
 def sign() -> None:
     """Sign the models in this service's home whose files are whole, after models were copied there from elsewhere."""
-    settings = Settings.from_env(os.environ)
+    settings = read_settings()
     require_database(settings)
     models = settings.model_folder
     with exit_with_reason(settings):

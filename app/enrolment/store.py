@@ -171,9 +171,10 @@ class _EnrolmentTransaction:
         """Create the subjects of new faces that do not exist yet. Where consent is needed, nobody is new."""
         if self.resources.settings.require_consent:
             return
+        enrolled = {photo.image_id: photo for photo in reversed(self.photos) if self._find_refusal(photo) is None}
         requests = [
             photo.request
-            for photo in self.photos
+            for photo in enrolled.values()  # the first of each photo: others are enrolled alike, or refused
             if photo.request.number in photo.faces and (photo.image_id, photo.request.number) not in self.faces
         ]
         missing = {

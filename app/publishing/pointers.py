@@ -158,6 +158,8 @@ def roll_back(session: Session, collection: Collection, task: str, why: MoveReas
     moved = []
     for deployment in session.scalars(together.order_by(Deployment.task)):
         deployment.champion, deployment.previous = champion, previous
+        if deployment.challenger == champion:
+            deployment.challenger = None
         moved.append(_record_move(session, deployment, collection.change, why))
     session.flush()
     return moved
@@ -166,8 +168,13 @@ def roll_back(session: Session, collection: Collection, task: str, why: MoveReas
 def set_challenger(
     session: Session, collection: Collection, task: str, model: str | None, why: MoveReason
 ) -> Deployment:
-    """Set the model that can be searched beside the champion; None means no model. Raises NotFound."""
+    """Set the model that can be searched beside the champion; None means no model.
+
+    Raises NotFound, Conflict if it is the champion.
+    """
     deployment = get_deployment(session, collection.id, task)
+    if model == deployment.champion:
+        raise Conflict(f"model {model} is the champion of {task!r}; only another model can be its challenger")
     deployment.challenger = model
     collection.change += 1
     return _record_move(session, deployment, collection.change, why, pointer="challenger")

@@ -7,6 +7,7 @@ import struct
 import subprocess
 import tarfile
 import time
+import unicodedata
 import zipfile
 from pathlib import Path
 
@@ -441,6 +442,9 @@ def test_a_manifest_with_an_invalid_line_is_refused_with_the_line_number(lines: 
         (b'{"file": "a", "metadata": "{\\"age\\": 1, \\"age\\": 2}"}', "the key 'age' twice"),
         (b'{"file": "a", "subject": "ada", "consent": false}', "consent belongs to a subject"),
         (b'{"file": "a", "retain_until": "2030-01-01T00:00:00Z"}', "retain_until belongs to a subject"),
+        (b'{"file": "a", "Retain Until": "2030-01-01T00:00:00Z"}', "Retain Until belongs to a subject"),
+        (b'{"file": "a", "Subject": "ada"}', "'Subject' is not read as 'subject'"),
+        (b'{"file": "a", "externalId": "7"}', "'externalId' is not read as 'external_id'"),
         (b"\x00", "Expecting value"),
     ],
 )
@@ -452,6 +456,16 @@ def test_a_hostile_json_manifest_is_refused_with_the_line_number(lines: bytes, r
 def test_a_manifest_of_too_many_columns_is_refused() -> None:
     with pytest.raises(Invalid, match="1,000 columns"):
         read_manifest(b"file," + b",".join(b"c%d" % n for n in range(1000)) + b"\n" + b"a\n")
+
+
+@pytest.mark.parametrize(("named", "stored"), [("NFC", "NFD"), ("NFD", "NFC"), ("NFC", "NFC")])
+def test_a_manifest_finds_a_file_whose_name_another_system_decomposed(named: str, stored: str) -> None:
+    name = "Zo\N{LATIN SMALL LETTER E WITH DIAERESIS}.jpg"
+    manifest = read_manifest(f"file,subject\n{unicodedata.normalize(named, name)},zoe\n".encode())
+    found = manifest.take(unicodedata.normalize(stored, name))
+    assert found is not None
+    assert found.subject == "zoe"
+    assert list(manifest.iterate_unused()) == []
 
 
 def test_columns_without_a_name_may_be_many() -> None:

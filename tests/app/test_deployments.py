@@ -185,3 +185,16 @@ def test_a_challenger_can_be_set_and_removed(service: Service) -> None:
     assert service.client.put(f"{BASE}/challenger", json={"model": None}).json()["challenger"] is None
     again = service.client.put(f"{BASE}/challenger", json={"model": "m1"})  # its embeddings are there still
     assert (again.status_code, again.json()["challenger"]) == (200, "m1")
+
+
+@on_sqlite
+def test_a_champion_is_never_its_own_challenger(service: Service) -> None:
+    stocked(service, "m1", "m2")
+    publish(service, "m1")
+    refused = service.client.put(f"{BASE}/challenger", json={"model": "m1"})
+    assert (refused.status_code, "only another model" in refused.json()["detail"]) == (409, True)
+    publish(service, "m2")
+    assert service.client.put(f"{BASE}/challenger", json={"model": "m1"}).json()["challenger"] == "m1"
+    service.client.post(f"{BASE}:rollback").raise_for_status()
+    shown = service.client.get(BASE).json()
+    assert (shown["champion"], shown["challenger"]) == ("m1", None)

@@ -29,6 +29,7 @@ from app.storage.audit_log.home_check import check_home_of_database
 from tests.databases import migrate, migrated_file
 from workers import main as worker_main
 
+TOOLS = (["audit", "verify"], ["erase", "compact"], ["erase", "verify", "--text", "somebody"], ["models", "sign"])
 COMMANDS = (["serve", "--no-workers"], ["migrate"], ["keys", "create"], ["work"])
 NEW_HOME: tuple[list[str], ...] = (["serve", "--no-workers"], ["migrate", "--new"], ["keys", "create", "--new"])
 
@@ -116,7 +117,7 @@ def test_a_home_that_cannot_be_written(
     assert str(tmp_path / "home") in ended[1]
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("command", [*COMMANDS, *TOOLS], ids=" ".join)
 @pytest.mark.parametrize(
     ("name", "value"),
     [("DATABASE_URL", "postgres://host/name"), ("REDIS_URL", "http://host"), ("WORKERS", "many"), ("WORKER", "1")],
@@ -128,7 +129,7 @@ def test_settings_that_are_not_valid(
     check_sentence(ended, f"the settings are not valid: LIKENESS_{name}: ")
 
 
-@pytest.mark.parametrize("command", COMMANDS[:3], ids=" ".join)
+@pytest.mark.parametrize("command", [*COMMANDS[:3], *TOOLS], ids=" ".join)
 def test_a_database_server_that_does_not_answer(
     home: Path, command: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -143,6 +143,19 @@ def test_a_refused_file_is_listed_with_its_reason(staff: Resources) -> None:
         "a/cut.png": ["InvalidImageFormat"],
         "a\x01b/1.png": ["INVALID_SUBJECT"],
     }
+    with reading(staff.database) as session:
+        assert session.scalars(select(Subject.id)).all() == ["a"], "a refused photo makes no subject"
+
+
+def test_a_photo_whose_first_person_has_refused_is_enrolled_for_the_next(staff: Resources) -> None:
+    drain(staff, asked(staff, uploaded(staff, {"a/0.png": picture(5)})))
+    with writing(staff.database) as session:
+        session.execute(update(Subject).values(consent=False))
+    job = drain(staff, asked(staff, uploaded(staff, {"a/1.png": picture(1), "b/1.png": picture(1)})))
+    assert {name: state for name, (state, _) in items(staff, job.id).items()} == {
+        "a/1.png": "failed",
+        "b/1.png": "done",
+    }
 
 
 def test_a_refused_item_names_nobody_but_whom_its_path_names(staff: Resources) -> None:

@@ -1,13 +1,12 @@
 """`likeness audit`: verify the audit log in the service's database."""
 
-import os
 from typing import Annotated
 
 import typer
 
-from app.cli.home import require_database
-from app.config import Settings
+from app.cli.home import read_settings, require_database
 from app.db.session import close_database, open_database
+from app.startup import exit_with_reason
 from app.storage.audit_log.chain import AuditChain
 from app.storage.audit_log.verification import verify_chain
 
@@ -24,13 +23,14 @@ def verify(
     after: Annotated[int, typer.Option(min=0, help="leave out this entry and those before it")] = 0,
 ) -> None:
     """Check that no entry of the audit log was altered or removed. Exits with 1 and names the first that was."""
-    settings = Settings.from_env(os.environ)
+    settings = read_settings()
     require_database(settings)
-    database = open_database(settings.database, settings.home)
-    try:
-        verified = verify_chain(database, AuditChain(settings.home), after)
-    finally:
-        close_database(database)
+    with exit_with_reason(settings):
+        database = open_database(settings.database, settings.home)
+        try:
+            verified = verify_chain(database, AuditChain(settings.home), after)
+        finally:
+            close_database(database)
     print(f"{verified.entries:,} entries hold", end="")
     print(f": {verified.first:,} to {verified.last:,}, mac {verified.mac}" if verified.entries else "")
     for fault in verified.faults:

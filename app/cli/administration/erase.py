@@ -1,7 +1,6 @@
 """`likeness erase`: check a receipt, search every store for what was erased, and write the database anew."""
 
 import json
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ import typer
 from sqlalchemy import Engine, select
 
 from app.cli.client import console, open_progress
-from app.cli.home import require_database
+from app.cli.home import read_settings, require_database
 from app.config import Settings
 from app.db.compaction import rewrite_database
 from app.db.session import close_database, open_database, reading
@@ -21,6 +20,7 @@ from app.db.tables import Erasure
 from app.galleries.erasure_receipts import build_receipt, hash_subject, is_receipt_signed
 from app.galleries.erasure_scan import ErasedBytes, ScanResult, scan_stores
 from app.galleries.erasures import FINAL
+from app.startup import exit_with_reason
 from app.storage.fingerprints import MAX_BYTES, Fingerprint, Fingerprinter
 from app.storage.installation_key import InstallationKey, read_installation_key
 from app.storage.text_encodings import list_text_encodings
@@ -51,7 +51,7 @@ def verify(
 
     Exit code 0: nothing was found; 1: something was found, or the receipt does not hold.
     """
-    settings = Settings.from_env(os.environ)
+    settings = read_settings()
     require_database(settings)
     if not receipt and not text and not photo:
         raise typer.BadParameter("name a receipt, a subject, --text or --photo")
@@ -71,7 +71,8 @@ def verify(
 def _open(settings: Settings) -> Iterator[Engine]:
     database = open_database(settings.database, settings.home)
     try:
-        yield database
+        with exit_with_reason(settings):
+            yield database
     finally:
         close_database(database)
 
@@ -169,7 +170,7 @@ def _print_result(result: ScanResult) -> None:
 @app.command()
 def compact() -> None:
     """Write the whole database anew, without free space; the service waits meanwhile. Needed once after an upgrade."""
-    settings = Settings.from_env(os.environ)
+    settings = read_settings()
     require_database(settings)
     with _open(settings) as database:
         if not rewrite_database(database):

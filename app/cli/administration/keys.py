@@ -1,6 +1,5 @@
 """`likeness keys`: create, list, rotate and revoke keys in the service's database."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -11,8 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.access import keys
-from app.cli.home import require_database
-from app.config import Settings
+from app.cli.home import read_settings, require_database
 from app.db.migrate import upgrade_database
 from app.db.session import close_database, open_database, reading, writing
 from app.db.tables import Key, now
@@ -56,8 +54,7 @@ def create(
 @app.command("list")
 def list_keys() -> None:
     """List the keys with their ids, the oldest first."""
-    with exit_with_reason():
-        settings = Settings.from_env(os.environ)
+    settings = read_settings()
     require_database(settings)
     with exit_with_reason(settings):
         upgrade_database(settings.database, settings.home)
@@ -108,8 +105,7 @@ def _change_keys(action: str, new: bool | None = None) -> Iterator[tuple[Session
     new: as for `require_database`
     Raises typer.BadParameter in place of an error that the caller can do something about.
     """
-    with exit_with_reason():
-        settings = Settings.from_env(os.environ)
+    settings = read_settings()
     require_database(settings, new)
     with exit_with_reason(settings):
         create_home(settings.home)

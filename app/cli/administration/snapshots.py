@@ -1,6 +1,5 @@
 """`likeness snapshot` and `likeness restore`: copy a service or a collection, and bring it back."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from sqlalchemy import Engine
 
 from app.cli.client import console
-from app.cli.home import require_database
+from app.cli.home import read_settings, require_database
 from app.config import Settings
 from app.db.field_types import NewCollectionName
 from app.db.migrate import upgrade_database
@@ -42,8 +41,7 @@ def snapshot(
     collection: Annotated[str | None, typer.Option(help="copy only this collection; default: everything")] = None,
 ) -> None:
     """Copy the running service, or one collection, into a new folder: rows, photos, crops and models."""
-    with exit_with_reason():
-        settings = Settings.from_env(os.environ)
+    settings = read_settings()
     require_database(settings)
     if is_kept_folder(settings.home, folder):
         raise typer.BadParameter(
@@ -83,8 +81,7 @@ def restore(
         console.print(f"{folder} is whole: {manifest.describe()}", soft_wrap=True)
         _warn_of_missing(manifest)
         return
-    with exit_with_reason():
-        settings = Settings.from_env(os.environ)
+    settings = read_settings()
     with exit_with_reason(settings):
         create_home(settings.home)
     with _open(settings) as database, _show_progress() as report:

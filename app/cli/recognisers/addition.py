@@ -1,6 +1,5 @@
 """`likeness recognisers add`: from a recogniser in a file to one that collections can use."""
 
-import os
 import shutil
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -10,6 +9,7 @@ import typer
 from rich.markup import escape
 
 from app.cli.client import console
+from app.cli.home import read_settings
 from app.cli.recognisers.check import (
     PREPROCESSINGS,
     check_staged,
@@ -84,7 +84,7 @@ def add(
 
 def open_home() -> Settings:
     """The settings. Raises NotFound where no service has its home there, lest one be made that nothing reads."""
-    settings = Settings.from_env(os.environ)
+    settings = read_settings()
     if not settings.home.is_dir():
         raise NotFound(
             f"there is no service's home at {settings.home.absolute()}; run this where the service was started, or set "

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from app.cli.client import connect, console, read_answer
+from app.cli.home import read_settings
 from app.cli.recognisers.addition import add
 from app.cli.recognisers.cnn_training import train_cnn
 from app.cli.recognisers.pinned_files import PinnedFile, read_pinned
 from app.cli.recognisers.switch import rollback, use
-from app.config import Settings
 from app.storage.recognisers import manifests
 from app.storage.recognisers.catalogue import SFACE, SFACE_SHA256, Accuracy, list_recognisers
 from ml.descriptors.common.onnx_signature import OnnxManifest
@@ -39,7 +39,7 @@ def list_(
             rows: list[dict[str, Any]] = read_answer(client.get("/v1/recognisers"))["recognisers"]
         where = "the service"
     else:
-        settings = Settings.from_env(os.environ)
+        settings = read_settings()
         rows = [
             {**vars(entry), "bytes": entry.size, "installed": entry.spec is not None, "serves": None}
             | {"accuracy": asdict(entry.accuracy) if entry.accuracy else None}
@@ -86,7 +86,7 @@ def pull(
     """Fetch a recogniser's file once, pinned by commit and SHA-256; a running service sees it at once."""
     if name != SFACE.name:
         raise typer.BadParameter(f"there is: {SFACE.name}", param_hint="NAME")
-    settings = Settings.from_env(os.environ)
+    settings = read_settings()
     if name in manifests.list_registered(settings):
         return
     data = read_pinned(PinnedFile(SFACE.source, SFACE_SHA256), file, quiet)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from app.db.field_types import ArchivedSubjectId, ExternalId, ExternalImageId, Metadata, Role, Source
+from app.db.subject_ids import list_spellings
 from app.enrolment.archives.entries import make_refusal
 
 MANIFEST_NAMES = ("manifest.csv", "manifest.jsonl")
@@ -54,9 +55,15 @@ class ArchiveManifest:
         return manifest
 
     def take(self, file: str) -> ManifestLine | None:
-        """Return the line of a file and mark it as used; None if the manifest does not name the file."""
-        row = self._table.execute("update lines set used = 1 where file = ? returning line", (file,)).fetchone()
-        return ManifestLine.model_validate_json(row[0]) if row else None
+        """Return the line of a file and mark it as used; None if the manifest does not name the file.
+
+        The name may be spelt otherwise there: macOS decomposes the names of files, and spreadsheets do not.
+        """
+        for spelling in [file] if file.isascii() else list_spellings(file):
+            use = "update lines set used = 1 where file = ? returning line"
+            if row := self._table.execute(use, (spelling,)).fetchone():
+                return ManifestLine.model_validate_json(row[0])
+        return None
 
     def iterate_unused(self) -> Iterator[str]:
         """Yield the files that the manifest names and the archive does not have."""

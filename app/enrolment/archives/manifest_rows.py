@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
@@ -18,7 +19,10 @@ MAX_JSON_DEPTH = 64
 MAX_QUOTED_CHARACTERS = 40
 PERSONS_COLUMNS = ("consent", "retain_until")
 """What a person agreed to. It is recorded for the subject: as metadata of a face it would have no effect."""
+BETWEEN_WORDS = re.compile(r"[\s_-]+")
 KNOWN_COLUMNS = ("file", "subject", "external_id", "external_image_id", "role", "source", "metadata")
+MEANT_COLUMNS = {name.replace("_", ""): name for name in (*KNOWN_COLUMNS, *PERSONS_COLUMNS)}
+"""A column in small letters without anything between them -> the column that is meant."""
 
 
 def read_manifest_rows(archive: Archive, entry: Entry, max_rows: int) -> Iterator[dict[str, Any]]:
@@ -158,10 +162,18 @@ def _list_children(value: Any) -> list[Any]:
 
 
 def _fold_metadata(row: dict[str, Any]) -> dict[str, Any]:
-    """Move columns other than the known ones into the metadata. Raises ValueError for those of a person."""
-    for name in PERSONS_COLUMNS:
-        if name in row:
+    """Move columns other than the known ones into the metadata.
+
+    Raises ValueError for those of a person, and for names that are nearly those of known ones.
+    """
+    for name in row:
+        if name in KNOWN_COLUMNS or len(name) > MAX_QUOTED_CHARACTERS:
+            continue
+        meant = MEANT_COLUMNS.get(BETWEEN_WORDS.sub("", name).lower())
+        if meant in PERSONS_COLUMNS:
             raise ValueError(f"{name} belongs to a subject: record it with PUT .../subjects/SUBJECT before the import")
+        if meant is not None:
+            raise ValueError(f"{name!r} is not read as {meant!r}: name it so, or put it into the metadata")
     stated = row.get("metadata", {})
     metadata = _parse_json(stated) if isinstance(stated, str) else stated
     if not isinstance(metadata, dict):
