@@ -87,7 +87,7 @@ class RequestChecks:
         """
         secret = _choose_secret(_decode(headers, b"authorization"), _decode(headers, b"x-api-key"))
         resources = self.resources()
-        if not secret or resources.home.find_fault() is not None or (resources.reach and resources.reach.is_alone):
+        if not secret or resources.home.find_fault() is not None or (resources.reach and resources.reach.find_fault()):
             return None
         self._listen_for_revocations()
         digest = keys.hash_secret(secret)
@@ -123,7 +123,7 @@ class RequestChecks:
         self._traffic.stamp()
 
     def _check_stores(self) -> None:
-        """Raises Busy if the home was moved, or if the database is lost by this process alone."""
+        """Raises Busy if the home was moved, or if this process alone does not hear of changes."""
         resources = self.resources()
         resources.home.check()
         if resources.reach is not None:

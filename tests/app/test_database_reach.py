@@ -11,6 +11,7 @@ from app.db.servers import reach
 from app.db.servers.reach import SIGNS_FOLDER, DatabaseReach, find_reach
 from app.db.session import close_database, open_database, reading
 from app.errors import Busy
+from app.serving.reporter import ALIVE_SECONDS, HEARTBEAT_SECONDS
 
 Wait = Callable[[float], None]
 SECONDS = 60
@@ -78,6 +79,33 @@ def test_when_the_database_is_back_a_process_may_reach_it_a_little_later(tmp_pat
     one.note_loss()
     one.note_answer()
     one.check()
+
+
+def test_a_process_whose_follower_is_held_up_answers_only_while_nobody_reaches_the_database(
+    tmp_path: Path, wait: Wait
+) -> None:
+    one = DatabaseReach(tmp_path)
+    wait(SECONDS)
+    one.note_answer()
+    one.check()  # it serves nothing before its follower's first step
+    one.note_caught_up()
+    wait(9.9)
+    one.note_answer()
+    one.check()
+    wait(0.2)
+    with pytest.raises(Busy, match="has not read the last changes"):
+        one.check()
+    wait(5.0)
+    one.check()  # no thread of it is answered any more: that is for the signs
+    one.note_answer()
+    with pytest.raises(Busy, match="has not read the last changes"):
+        one.check()
+    one.note_caught_up()
+    one.check()
+
+
+def test_a_process_is_held_up_before_an_erasure_stops_to_wait_for_it() -> None:
+    assert reach.MAX_SILENCE_SECONDS + HEARTBEAT_SECONDS < ALIVE_SECONDS
 
 
 def test_every_answer_of_postgresql_is_a_sign(tmp_path: Path, postgres: str) -> None:

@@ -14,9 +14,11 @@ import pytest
 from app.access import keys
 from app.config import Settings
 from app.db.migrate import upgrade_database
+from app.db.servers import reach
 from app.db.session import reading, writing
 from app.db.tables import Collection
 from app.resources import Resources, open_resources
+from app.serving.follower import IndexFollower
 from app.subjects.schemas import SubjectIn
 from app.subjects.service import change_subject
 from tests.rows import GalleryWriter, make_model, people
@@ -162,6 +164,40 @@ def test_a_host_that_is_cut_off_alone_neither_names_who_refused_since_nor_lets_r
         wait_until(lambda: search(3).is_success, "the host does not recover")
     assert names[0] not in search(0).text
     assert search_by_key(3).status_code == 401
+
+
+def test_a_process_whose_follower_is_held_up_names_nobody(
+    service: Service, other_host: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, names = people(20, 3)
+    gallery = GalleryWriter(service.resources).make(MODEL)
+    gallery.add({MODEL.id: rows}, names)
+
+    def search(row: int) -> httpx.Response:
+        path = "/v1/collections/staff/search:by-embedding"
+        return service.client.post(path, json={"vector": rows[row].tolist()})
+
+    wait_until(lambda: names[0] in search(0).text, "the gallery is not served")
+    monkeypatch.setattr(reach, "MAX_SILENCE_SECONDS", 2.0)
+    is_held, may_go_on, step = threading.Event(), threading.Event(), IndexFollower.step
+
+    def wait_and_step(follower: IndexFollower) -> None:
+        is_held.set()
+        may_go_on.wait(MAX_SECONDS)
+        step(follower)
+
+    monkeypatch.setattr(IndexFollower, "step", wait_and_step)
+    assert is_held.wait(MAX_SECONDS)
+    with writing(other_host.database) as session:
+        change_subject(session, "staff", names[0], SubjectIn(consent=False))
+    assert names[0] in search(0).text, "the follower has read it already"
+    wait_until(lambda: search(0).status_code == 503, "who has refused is named without end")
+    answers = [search(0) for _ in range(20)]
+    assert {answer.status_code for answer in answers} == {503}
+    assert "has not read the last changes" in answers[0].text
+    may_go_on.set()
+    wait_until(lambda: search(3).is_success, "the process does not recover")
+    assert names[0] not in search(0).text
 
 
 def test_a_host_goes_on_to_answer_while_nobody_reaches_the_database(

@@ -1,7 +1,8 @@
 """Notice that this process alone has lost PostgreSQL, by signs that the processes of a home leave for each other.
 
 While nobody reaches the database, nothing changes, and what a process holds in memory may be searched. Once others
-reach it, they may revoke a key, or erase somebody, of whom this process would not hear.
+reach it, they may revoke a key, or erase somebody, of whom this process would not hear. Nor would it while its follower
+waits for an answer, or is held up, and other threads of the process are answered.
 """
 
 import logging
@@ -26,7 +27,12 @@ GRACE_SECONDS = 2.0
 CONFIRMING_SECONDS = 1.0
 """For so long after another's sign the database must stay away: when it is back, all processes reach it by and by."""
 OLD_SECONDS = 86_400.0
+MAX_SILENCE_SECONDS = 10.0
+"""For so long the follower may not have caught up. An erasure stops to wait for the process a few seconds later."""
+RECENT_SECONDS = 5.0
+"""The database counts as reached for so long after an answer of it."""
 LOST_HERE = "the database cannot be reached from this process, but from others: what it holds may be out of date"
+HELD_UP = "this process has not read the last changes of the database: what it holds may be out of date"
 REACH_OPTION = "reach"
 
 log = logging.getLogger("likeness.database")
@@ -41,7 +47,8 @@ class DatabaseReach:
     def __init__(self, home: Path) -> None:
         self._folder = home / SIGNS_FOLDER
         self._name = f"{socket.gethostname()[:24]}-{os.getpid()}-{uuid4().hex[:8]}"
-        self._signed_at = self._compared_at = float("-inf")
+        self._signed_at = self._compared_at = self._answered_at = float("-inf")
+        self._caught_up_at = float("inf")
         self.is_alone = False
         self._lost_at: float | None = None
         self._known: Mapping[str, int] | None = None
@@ -50,7 +57,7 @@ class DatabaseReach:
     def note_answer(self, *_: Any) -> None:
         """Note that the database has answered, and leave a sign of it for the others."""
         self._lost_at = None
-        now = time.monotonic()
+        self._answered_at = now = time.monotonic()
         if now - self._signed_at >= SIGN_SECONDS:
             self._signed_at = now
             with suppress(OSError):  # a home that is full or gone is noticed elsewhere
@@ -58,8 +65,9 @@ class DatabaseReach:
                 (self._folder / self._name).touch()
 
     def note_caught_up(self) -> None:
-        """Note that this process has read what others have changed."""
+        """Note that this process has read what others have changed. Before the first time, it serves nothing."""
         self.is_alone = False
+        self._caught_up_at = time.monotonic()
 
     def note_loss(self) -> None:
         """Note that the database could not be reached, and look whether others reach it meanwhile."""
@@ -80,10 +88,19 @@ class DatabaseReach:
             log.error("database.lost_here others_reach_it=true")
             self.is_alone = True
 
-    def check(self) -> None:
-        """Raises Busy while this process alone has lost the database."""
+    def find_fault(self) -> str | None:
+        """Return why this process must not answer; None if it may."""
         if self.is_alone:
-            raise Busy(LOST_HERE)
+            return LOST_HERE
+        now = time.monotonic()
+        is_held_up = now - self._caught_up_at > MAX_SILENCE_SECONDS
+        return HELD_UP if is_held_up and now - self._answered_at <= RECENT_SECONDS else None
+
+    def check(self) -> None:
+        """Raises Busy while this process alone has lost the database, or its follower is held up."""
+        fault = self.find_fault()
+        if fault is not None:
+            raise Busy(fault)
 
     def _read_signs(self) -> dict[str, int]:
         """Return when each process has last left a sign, in nanoseconds by the clock of the file system."""
