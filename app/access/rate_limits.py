@@ -92,6 +92,10 @@ class RateLimits:
             self._accepted.clear()
         self._accepted[digest] = time.monotonic()
 
+    def note_refused(self, digest: str) -> None:
+        """Forget that a secret was right."""
+        self._accepted.pop(digest, None)
+
     async def count_wrong_key(self, address: str) -> None:
         """Count and log a wrong key."""
         WRONG_KEYS.inc()

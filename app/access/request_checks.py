@@ -64,6 +64,8 @@ class RequestChecks:
             state["secret_field"] = requirements.get("x-secret")
             state["is_read"] = requirements.get("x-read", False)
             self._stamp_traffic(scope)
+        elif "x-scope" not in requirements:  # the probes alone have a scope and need no key
+            await self.limits.count_request(find_address(scope))
         return self.max_body_bytes(requirements)
 
     async def check_again(self, scope: Scope) -> None:
@@ -109,11 +111,16 @@ class RequestChecks:
             log.debug("access.key_not_renewed error=%s", error)  # the cache drops it, and the next request is told
         else:
             if caller is None:
-                self.cache.forget(digest)
+                self._forget_key(digest)
             else:
                 store(caller)
         finally:
             self._renewals.pop(digest, None)
+
+    def _forget_key(self, digest: str) -> None:
+        """Forget a secret that is not accepted any more, and that it was."""
+        self.cache.forget(digest)
+        self.limits.note_refused(digest)
 
     def count_at_once(self, requests: Sequence[tuple[Scope, Caller]]) -> None:
         """Count searches for which `find_known_caller` has returned a caller."""
@@ -199,7 +206,7 @@ class RequestChecks:
                     raise
                 return caller
             if caller is None:
-                self.cache.forget(digest)
+                self._forget_key(digest)
                 await self.limits.count_wrong_key(address)
             else:
                 store(caller)

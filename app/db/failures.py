@@ -40,7 +40,7 @@ POSTGRESQL_FAILURES = {
 }
 """The state of PostgreSQL's error -> what is wrong."""
 OUTCOME_UNKNOWN = (
-    "whether this request was stored is not known. Repeat it with the same Idempotency-Key, or look whether it was"
+    "whether this request was stored is not known. Repeat a POST with the same Idempotency-Key, or look whether it was"
 )
 
 log = logging.getLogger("likeness.database")

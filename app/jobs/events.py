@@ -70,12 +70,23 @@ class Poller:
                 jobs = await asyncio.to_thread(self._read_jobs, list(self.watchers))
             except Exception as error:  # whatever it is, nobody else tells the watchers of later changes
                 log.warning("jobs.poll_failed error=%s", error)
+                await self._end_expired()
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             async with self.polled:
                 self.latest.update((watch, job) for watch, job in jobs.items() if watch in self.watchers)
                 self.polled.notify_all()
             await asyncio.sleep(POLL_SECONDS)
+
+    async def _end_expired(self) -> None:
+        """End the streams of keys and tokens whose time has run out, for which no query is needed."""
+        expired = {
+            watch: None for watch in self.watchers if watch.valid_until is not None and watch.valid_until <= now()
+        }
+        if expired:
+            async with self.polled:
+                self.latest.update(expired)
+                self.polled.notify_all()
 
     def _read_jobs(self, watches: list[Watch]) -> dict[Watch, JobOut | None]:
         chosen = select(Job).where(Job.id.in_({watch.job_id for watch in watches}))

@@ -39,6 +39,7 @@ from tests.asgi import Answer, call
 MINE, OTHER = "mine", "other"
 ROUTES = (
     ("GET", "/open", {}),
+    ("GET", "/alive", NOTHING),
     ("GET", "/things", READER | NOTHING),
     ("POST", "/things", {**OPERATOR, **NOTHING, "x-secret": "key"}),
     ("POST", "/photos", READER | NOTHING | PHOTO),
@@ -456,7 +457,10 @@ def test_too_many_requests_of_a_key_or_an_address_have_to_wait(lasting_sqlite: R
     clients = [("192.0.2.1", 1), ("192.0.2.1", 2), ("192.0.2.1", 3), ("192.0.2.2", 1)]
     answers = [per_address.send("GET", "/things", first, client=client).status for client in clients]
     assert answers == [200, 200, 429, 200]
-    assert per_address.send("GET", "/open", client=clients[0]).status == 200, "it needs no key"
+    without_a_key = [per_address.send("GET", "/open", client=("192.0.2.3", n)).status for n in range(3)]
+    assert without_a_key == [200, 200, 429]
+    assert per_address.send("GET", "/nothing", client=("192.0.2.3", 1)).status == 429
+    assert [per_address.send("GET", "/alive", client=clients[0]).status for _ in range(3)] == [200] * 3, "a probe"
 
 
 @pytest.mark.usefixtures("stopped_clock")
@@ -468,6 +472,17 @@ def test_a_right_key_is_accepted_after_too_many_wrong_ones_of_its_address(lastin
     assert limited.send("GET", "/things", "lk_1", client=("192.0.2.8", 1)).status == 401, "of another address"
     limited.checks.cache.clear()
     assert limited.send("GET", "/things", secret).status == 200
+
+
+@pytest.mark.usefixtures("stopped_clock")
+def test_a_revoked_key_is_a_wrong_one_like_others(lasting_sqlite: Resources, api: Api) -> None:
+    limited = Api(lasting_sqlite, api.settings.model_copy(update={"max_wrong_keys_per_minute": 2}))
+    secret = limited.make_key()
+    assert limited.send("GET", "/things", secret).status == 200
+    with writing(limited.resources.database) as session:
+        session.execute(delete(Key))
+    limited.checks.cache.clear()
+    assert [limited.send("GET", "/things", secret).status for _ in range(4)] == [401, 401, 429, 429]
 
 
 def test_only_requests_that_a_caller_makes_on_purpose_count_as_traffic(lasting_sqlite: Resources, api: Api) -> None:

@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.exc import OperationalError
 
+from app.access import keys
 from app.config import Settings
 from app.db.migrate import upgrade_database
 from app.db.session import reading, writing
@@ -74,6 +75,24 @@ def test_event_streams_go_on_after_an_outage_of_the_database(
             ended = session.get_one(Job, job)
             ended.state, ended.finished_at = "succeeded", now()
         assert [list(states) for states in streams] == [["succeeded"], ["succeeded"]]
+
+
+def test_the_stream_of_a_key_ends_with_the_key_while_the_database_is_away(
+    service: Service, database_server: Any
+) -> None:
+    with writing(service.resources.database) as session:
+        session.add(Collection(id="staff", change=0))
+        job = enqueue(session, ImportArchive(collection="staff", path="/none"), delay=3600.0).id
+        secret = keys.create_key(session, "reader", "short", expires_at=now() + 3.0)[1]
+    bearer = {"Authorization": f"Bearer {secret}"}
+    try:
+        with service.client.stream("GET", f"/v1/jobs/{job}/events", headers=bearer, timeout=MAX_SECONDS) as answer:
+            states = read_states(answer.iter_lines())
+            assert next(states) == "queued"
+            database_server.stop()
+            assert list(states) == []
+    finally:
+        database_server.start()
 
 
 def test_searches_by_vector_go_on_during_an_outage_of_the_database(service: Service, database_server: Any) -> None:
