@@ -118,7 +118,7 @@ beside keys, as `Authorization: Bearer TOKEN` (`pip install 'likeness[oidc]'`). 
 | setting | counts | default |
 |---|---|---|
 | `LIKENESS_MAX_KEY_REQUESTS_PER_MINUTE` | requests of a key | any number |
-| `LIKENESS_MAX_ADDRESS_REQUESTS_PER_MINUTE` | requests of an address, but for the probes | any number |
+| `LIKENESS_MAX_ADDRESS_REQUESTS_PER_MINUTE` | requests of an address, with or without a key, but for the probes | any number |
 | `LIKENESS_MAX_WRONG_KEYS_PER_MINUTE` | wrong keys of an address | 60 |
 
 What exceeds a limit is answered with 429 `TooManyRequests` and `Retry-After`. With Redis, all API processes count
@@ -127,10 +127,11 @@ seconds, each time, while Redis does not answer, or has a counter that is no num
 have written it: such a counter is removed. An IPv6 client is counted by its /64 network.
 
 After too many wrong keys, further ones from that address are not looked up. Keys that were right within the last ten
-minutes go on, so clients behind the same address do not notice. Each wrong key is a line `access.wrong_key` of the log
-and counted by `likeness_wrong_keys_total`; `likeness_rate_limited_total` counts the refusals. Behind a proxy, tell the
-server with `FORWARDED_ALLOW_IPS` which proxy to believe: otherwise all clients have the address of the proxy. Without
-it `X-Forwarded-For` is ignored, also from 127.0.0.1; what is no address in it never counts or is recorded as one.
+minutes, and are not revoked, go on, so clients behind the same address do not notice. Each wrong key is a line
+`access.wrong_key` of the log and counted by `likeness_wrong_keys_total`; `likeness_rate_limited_total` counts the
+refusals. Behind a proxy, tell the server with `FORWARDED_ALLOW_IPS` which proxy to believe: otherwise all clients have
+the address of the proxy. Without it `X-Forwarded-For` is ignored, also from 127.0.0.1; what is no address in it never
+counts or is recorded as one.
 
 ## Operations
 
