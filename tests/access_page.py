@@ -118,7 +118,7 @@ beside keys, as `Authorization: Bearer TOKEN` (`pip install 'likeness[oidc]'`). 
 | setting | counts | default |
 |---|---|---|
 | `LIKENESS_MAX_KEY_REQUESTS_PER_MINUTE` | requests of a key | any number |
-| `LIKENESS_MAX_ADDRESS_REQUESTS_PER_MINUTE` | requests of an address, with or without a key, but for the probes | any number |
+| `LIKENESS_MAX_ADDRESS_REQUESTS_PER_MINUTE` | all requests of an address, but for the probes | any number |
 | `LIKENESS_MAX_WRONG_KEYS_PER_MINUTE` | wrong keys of an address | 60 |
 
 What exceeds a limit is answered with 429 `TooManyRequests` and `Retry-After`. With Redis, all API processes count

@@ -5,14 +5,14 @@ The rows of the table are as the model embeds them. An index holds them as its s
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import ColumnElement, String, and_, bindparam, func, select
+from sqlalchemy import ColumnElement, Executable, String, and_, bindparam, func, select
 from sqlalchemy.orm import Session
 
 from app.db.session import stream_raw_rows
@@ -48,6 +48,11 @@ EMBEDDINGS_QUERY = (
     .outerjoin(Embedding, IS_EMBEDDING)
     .where(Face.collection_id == COLLECTION)
 )
+ADDED_EMBEDDINGS_QUERY = select(
+    Face.pk, select(Embedding.vector).where(IS_EMBEDDING).correlate(Face).scalar_subquery(), Face.source
+).where(Face.collection_id == COLLECTION, Face.change > bindparam("since"))
+"""Each embedding is looked up by its whole key. In a join, PostgreSQL may read all embeddings of the model for each
+face, while it has no statistics of the rows that an import has just added."""
 ROW_COUNTS_QUERY = (
     select(
         func.count(Face.pk),
@@ -120,9 +125,22 @@ def read_embeddings(
 ) -> Iterator[EmbeddingBatch]:
     """Yield batches of (n,) face pks with their corrected (n, dim) embeddings. where: further conditions"""
     chosen = EMBEDDINGS_QUERY.where(*where) if where else EMBEDDINGS_QUERY
+    return _stream_embeddings(session, chosen, key.params, dim, compensation)
+
+
+def read_added(
+    session: Session, key: IndexKey, dim: int, compensation: Compensation, since: int
+) -> Iterator[EmbeddingBatch]:
+    """Yield the embeddings of faces that were enrolled or changed after that change."""
+    return _stream_embeddings(session, ADDED_EMBEDDINGS_QUERY, key.params | {"since": since}, dim, compensation)
+
+
+def _stream_embeddings(
+    session: Session, chosen: Executable, params: Mapping[str, Any], dim: int, compensation: Compensation
+) -> Iterator[EmbeddingBatch]:
     size, parts = max(1, min(4096, BATCH_BYTES // (4 * dim))), list[EmbeddingBatch]()
-    for rows in stream_raw_rows(session, chosen, size, key.params):
-        if embedded := [row for row in rows if row[0] is not None]:
+    for rows in stream_raw_rows(session, chosen, size, params):
+        if embedded := [row for row in rows if row[1] is not None]:
             parts.append(_decode_batch(embedded, dim, compensation))
         if sum(len(pks) for pks, _ in parts) >= size:
             yield _join_batches(parts)
@@ -133,13 +151,6 @@ def read_embeddings(
 
 def _join_batches(parts: Sequence[EmbeddingBatch]) -> EmbeddingBatch:
     return np.concatenate([pks for pks, _ in parts]), np.concatenate([rows for _, rows in parts])
-
-
-def read_added(
-    session: Session, key: IndexKey, dim: int, compensation: Compensation, since: int
-) -> Iterator[EmbeddingBatch]:
-    """Yield the embeddings of faces that were enrolled or changed after that change."""
-    return read_embeddings(session, key, dim, compensation, Face.change > since)
 
 
 def read_removed(session: Session, key: IndexKey, since: int) -> Ids:

@@ -18,7 +18,9 @@ def carry_over(distances: Floats, before: Floats, after: Floats, shares: Sequenc
     """Carry (S,) distances of one fit over to another, by (Q,) distances between the same faces under both.
 
     For each of the shares (0 to 0.5), a line maps the quantile there, and the median, of the one fit to those of the
-    other. The strictest line counts, by which a stranger comes nearest. Infinite distances stay so.
+    other. Where no distance is negative, another one maps 0 and the median: if the other fit keeps the nearest learned
+    people farther apart, strangers do not move away with them. The strictest line counts, by which a stranger comes
+    nearest. Infinite distances stay so.
     Returns None where too few finite distances are compared, or where they are all alike.
     """
     is_finite = np.isfinite(before) & np.isfinite(after)
@@ -30,4 +32,6 @@ def carry_over(distances: Floats, before: Floats, after: Floats, shares: Sequenc
         return None
     slopes = (median_after - lows_after) / (median - lows)
     nearest: Floats = (lows_after + slopes * (distances[:, None] - lows)).min(axis=1)
-    return nearest
+    if min(before.min(), after.min()) < 0:
+        return nearest
+    return np.minimum(nearest, distances * (median_after / median))

@@ -178,6 +178,15 @@ def test_the_distances_of_strangers_are_those_of_the_fit_that_serves(scale: floa
     assert after.strangers[0].distances == pytest.approx(expected, rel=1e-5)
 
 
+def test_strangers_do_not_move_away_with_learned_people_whom_the_other_fit_separates() -> None:
+    """With 200 people, `clml` moved the nearest learned people from 0.47 to 0.79, and strangers from 0.33 to 0.28."""
+    before = np.linspace(0.2, 1.8, 101)
+    separated = np.maximum(before, 0.8)
+    separated[:50] += np.linspace(-0.05, 0.0, 50)
+    assert carry_over(np.array([0.3, np.inf]), before, separated, (0.02, 0.1)) == pytest.approx([0.3, np.inf])
+    assert carry_over(np.array([0.3]), before, 1.2 * before, (0.02, 0.1)) == pytest.approx([0.36])
+
+
 def test_distances_are_carried_over_by_the_strictest_line() -> None:
     searches = np.linspace(2, 10, 500)
     shares = (0.02, 0.05, 0.1)
