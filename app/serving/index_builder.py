@@ -53,15 +53,11 @@ ADDED_EMBEDDINGS_QUERY = select(
 ).where(Face.collection_id == COLLECTION, Face.change > bindparam("since"))
 """Each embedding is looked up by its whole key. In a join, PostgreSQL may read all embeddings of the model for each
 face, while it has no statistics of the rows that an import has just added."""
-ROW_COUNTS_QUERY = (
-    select(
-        func.count(Face.pk),
-        func.count(Embedding.face_pk),
-        count_without_embedding(COLLECTION, MODEL, TASK),
-    )
-    .outerjoin(Embedding, IS_EMBEDDING)
-    .where(Face.collection_id == COLLECTION)
-)
+ROW_COUNTS_QUERY = select(
+    func.count(Face.pk),
+    func.count(select(Embedding.face_pk).where(IS_EMBEDDING).correlate(Face).scalar_subquery()),
+    count_without_embedding(COLLECTION, MODEL, TASK),
+).where(Face.collection_id == COLLECTION)
 
 
 @dataclass(frozen=True)
