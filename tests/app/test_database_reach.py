@@ -1,5 +1,7 @@
 """A process that alone has lost PostgreSQL notices it by the signs of the others in its home."""
 
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,6 +63,30 @@ def test_a_process_that_others_reach_the_database_without_is_alone_until_it_has_
     one.check()
     lose(one, wait, SECONDS)
     one.check()
+
+
+def test_where_signs_cannot_be_read_others_may_reach_the_database(
+    tmp_path: Path, wait: Wait, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / SIGNS_FOLDER).write_text("")
+    one = DatabaseReach(tmp_path)
+    for _ in range(2):
+        one.note_answer()
+        wait(SECONDS)
+    assert caplog.text.count("database.no_sign_left") == 1
+    lose(one, wait, 6)
+    assert one.is_alone
+
+
+def test_a_sign_counts_though_the_clock_was_set_back(tmp_path: Path, wait: Wait) -> None:
+    one, other = DatabaseReach(tmp_path), DatabaseReach(tmp_path)
+    other.note_answer()
+    [sign] = (tmp_path / SIGNS_FOLDER).iterdir()
+    os.utime(sign, (time.time() + 3600,) * 2)
+    lose(one, wait, 3)
+    wait(1.0)
+    lose(one, wait, 3, other)
+    assert one.is_alone
 
 
 def test_a_new_process_and_one_that_signed_before_count_alike(tmp_path: Path, wait: Wait) -> None:

@@ -1,5 +1,7 @@
 """What is read to build an index."""
 
+import pytest
+
 from app.db.session import snapshot
 from app.resources import Resources
 from app.serving import index_builder
@@ -28,6 +30,18 @@ def count_steps(resources: Resources, key: IndexKey) -> int:
         finally:
             driver.set_progress_handler(None, 0)
     return steps[0]
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("statement", ["ADDED_EMBEDDINGS_QUERY", "ROW_COUNTS_QUERY"])
+def test_each_embedding_is_looked_up_by_the_key_of_its_face(resources: Resources, statement: str) -> None:
+    """While PostgreSQL had no statistics of new rows, it read all embeddings of the model for each face."""
+    compiled = getattr(index_builder, statement).compile(resources.database)
+    values = {"collection": "c", "task": "identity", "model": "m", "since": 0}
+    with resources.database.connect() as connection:
+        asked = {name: values[name] for name in compiled.params}
+        plan = connection.exec_driver_sql(f"EXPLAIN {compiled}", asked).scalars().all()
+    assert any("Index Cond" in line and "face_pk = faces.pk" in line for line in plan), "\n".join(plan)
 
 
 def test_the_embeddings_of_other_collections_are_not_read(lasting_sqlite: Resources) -> None:

@@ -49,7 +49,7 @@ class DatabaseReach:
         self._name = f"{socket.gethostname()[:24]}-{os.getpid()}-{uuid4().hex[:8]}"
         self._signed_at = self._compared_at = self._answered_at = float("-inf")
         self._caught_up_at = float("inf")
-        self.is_alone = False
+        self.is_alone = self._is_warned = False
         self._lost_at: float | None = None
         self._known: Mapping[str, int] | None = None
         self._other_at: float | None = None
@@ -60,9 +60,15 @@ class DatabaseReach:
         self._answered_at = now = time.monotonic()
         if now - self._signed_at >= SIGN_SECONDS:
             self._signed_at = now
-            with suppress(OSError):  # a home that is full or gone is noticed elsewhere
+            try:
                 self._folder.mkdir(exist_ok=True)
                 (self._folder / self._name).touch()
+            except OSError as error:
+                if not self._is_warned:
+                    log.warning("database.no_sign_left folder=%s error=%s", self._folder, error)
+                self._is_warned = True
+            else:
+                self._is_warned = False
 
     def note_caught_up(self) -> None:
         """Note that this process has read what others have changed. Before the first time, it serves nothing."""
@@ -79,10 +85,11 @@ class DatabaseReach:
         self._compared_at = now
         if self._known is None:
             if now - self._lost_at >= GRACE_SECONDS:
-                self._known = self._read_signs()
+                self._known = self._read_signs() or {}
         elif self._other_at is None:
             known = self._known
-            if any(at > known.get(name, -1) for name, at in self._read_signs().items()):
+            signs = self._read_signs()
+            if signs is None or any(known.get(name) != at for name, at in signs.items()):
                 self._other_at = now
         elif now - self._other_at >= CONFIRMING_SECONDS:
             log.error("database.lost_here others_reach_it=true")
@@ -102,13 +109,21 @@ class DatabaseReach:
         if fault is not None:
             raise Busy(fault)
 
-    def _read_signs(self) -> dict[str, int]:
-        """Return when each process has last left a sign, in nanoseconds by the clock of the file system."""
+    def _read_signs(self) -> dict[str, int] | None:
+        """Return when each process has last left a sign, in nanoseconds by the clock of the file system.
+
+        None if they cannot be read, so that others may reach the database. Before the first sign there is no folder.
+        """
         signs = dict[str, int]()
-        with suppress(OSError), os.scandir(self._folder) as entries:
-            for entry in entries:
-                with suppress(OSError):
-                    signs[entry.name] = entry.stat().st_mtime_ns
+        try:
+            with os.scandir(self._folder) as entries:
+                for entry in entries:
+                    with suppress(OSError):
+                        signs[entry.name] = entry.stat().st_mtime_ns
+        except FileNotFoundError:
+            return {}
+        except OSError:
+            return None
         return signs
 
     def remove_old_signs(self) -> None:
