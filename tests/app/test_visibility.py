@@ -39,6 +39,7 @@ ALIASED = {
     "app/labels/collection_consensus.py": "the conditions name the collections",
     "app/labels/withdrawal.py": "joined to labels, which are restricted",
     "app/queue/jobs.py": "runs in workers",
+    "app/serving/calibration/learned_gallery.py": "runs without a caller",
     "app/serving/calibration/schedule.py": "runs without a caller",
     "app/snapshots/collection_restore.py": "runs in workers and commands; the conditions name the collections",
 }
