@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from app.resources import Resources, open_resources
 from app.serving.follower import IndexFollower
 from app.subjects.schemas import SubjectIn
 from app.subjects.service import change_subject
+from ml.types import Rows
 from tests.rows import GalleryWriter, make_model, people
 from tests.service import Service, run_service
 
@@ -112,6 +114,11 @@ def wait_until(is_reached: Callable[[], bool], what: str) -> None:
         time.sleep(0.05)
 
 
+def search_by_row(service: Service, rows: Rows, row: int, **headers: str) -> httpx.Response:
+    path = "/v1/collections/staff/search:by-embedding"
+    return service.client.post(path, json={"vector": rows[row].tolist()}, headers=headers)
+
+
 @contextmanager
 def keep_reading(resources: Resources) -> Iterator[None]:
     """Ask the database for something every tenth of a second, as any process that runs does."""
@@ -141,9 +148,7 @@ def test_a_host_that_is_cut_off_alone_neither_names_who_refused_since_nor_lets_r
         revoked, secret = keys.create_key(session, "reader", "revoked")
         revoked_id = revoked.id
 
-    def search(row: int, **headers: str) -> httpx.Response:
-        path = "/v1/collections/staff/search:by-embedding"
-        return service.client.post(path, json={"vector": rows[row].tolist()}, headers=headers)
+    search = partial(search_by_row, service, rows)
 
     def search_by_key(row: int) -> httpx.Response:
         return search(row, Authorization=f"Bearer {secret}")
@@ -173,10 +178,7 @@ def test_a_process_whose_follower_is_held_up_names_nobody(
     gallery = GalleryWriter(service.resources).make(MODEL)
     gallery.add({MODEL.id: rows}, names)
 
-    def search(row: int) -> httpx.Response:
-        path = "/v1/collections/staff/search:by-embedding"
-        return service.client.post(path, json={"vector": rows[row].tolist()})
-
+    search = partial(search_by_row, service, rows)
     wait_until(lambda: names[0] in search(0).text, "the gallery is not served")
     monkeypatch.setattr(reach, "MAX_SILENCE_SECONDS", 2.0)
     is_held, may_go_on, step = threading.Event(), threading.Event(), IndexFollower.step
@@ -207,10 +209,7 @@ def test_a_host_goes_on_to_answer_while_nobody_reaches_the_database(
     gallery = GalleryWriter(service.resources).make(MODEL)
     gallery.add({MODEL.id: rows}, names)
 
-    def search(row: int) -> httpx.Response:
-        path = "/v1/collections/staff/search:by-embedding"
-        return service.client.post(path, json={"vector": rows[row].tolist()})
-
+    search = partial(search_by_row, service, rows)
     wait_until(lambda: search(0).is_success, "the gallery is not served")
     service.wait_for_indexes()
     cable.cut()

@@ -109,7 +109,10 @@ def test_searches_by_vector_go_on_during_an_outage_of_the_database(service: Serv
     for _ in range(2):
         database_server.stop()
         try:
-            wait_until(lambda: search(0).is_success, "no search is answered")  # an index may just have been saved
+            try:
+                wait_until(lambda: search(0).is_success, "no search is answered")  # an index may just have been saved
+            except AssertionError as error:
+                raise AssertionError(search(0).text) from error
             answers = [search(row) for row in range(0, 60, 3)]
             assert {answer.status_code for answer in answers} == {200}
             nearest = [answer.json()["faces"][0]["matches"][0]["subject"]["id"] for answer in answers]
