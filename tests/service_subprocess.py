@@ -28,6 +28,8 @@ POLL_SECONDS = 0.1
 ORPHAN_SECONDS = 30
 """How long processes may outlive their supervisor on a crowded machine."""
 SEARCH_SECONDS = 60.0
+JOB_SECONDS = 400.0
+"""A training of nine seconds has taken over two minutes on a crowded machine."""
 STOP_SECONDS = 20.0
 SHOWN_LOG_CHARACTERS = 3000
 
@@ -147,7 +149,7 @@ class ServiceSubprocess:
             self.process.wait()
         self.client.close()
 
-    def wait_for_job(self, path: str, seconds: float = 120) -> dict[str, Any]:
+    def wait_for_job(self, path: str, seconds: float = JOB_SECONDS) -> dict[str, Any]:
         """Wait until a job has ended, through any restart of the API, and return it.
 
         path: of the job; empty if the API answered at once and there is no job

@@ -105,8 +105,8 @@ def test_searches_by_vector_go_on_during_an_outage_of_the_database(service: Serv
         return service.client.post(path, json={"vector": rows[row].tolist()})
 
     wait_until(lambda: search(0).is_success, "the gallery is not served")
-    service.wait_for_indexes()
     for _ in range(2):
+        service.wait_for_indexes()  # after a write of its own, a process needs the database until it has followed
         database_server.stop()
         try:
             try:
