@@ -32,11 +32,10 @@ def count_without_embedding(
     collection: ColumnElement[str], model: ColumnElement[str], task: ColumnElement[str]
 ) -> ScalarSelect[int]:
     """Return the number of damaged faces of a collection that a model could not embed, for a query."""
-    embedded = exists().where(
-        Embedding.face_pk == DamagedFace.face_pk, Embedding.model_id == model, Embedding.task == task
-    )
+    embedded = select(Embedding.face_pk).where(Embedding.face_pk == DamagedFace.face_pk)
+    found = embedded.where(Embedding.model_id == model, Embedding.task == task).correlate(DamagedFace).scalar_subquery()
     damaged = select(func.count()).select_from(DamagedFace).where(DamagedFace.collection_id == collection)
-    return damaged.where(~embedded).scalar_subquery()
+    return damaged.where(found.is_(None)).scalar_subquery()
 
 
 def mark_damaged_faces(resources: Resources, crops: Sequence[DamagedCrop]) -> int:

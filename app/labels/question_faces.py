@@ -69,15 +69,14 @@ def _select_faces(
     champion: Model, collection: str, task: str, labelled: Sequence[int], count: int
 ) -> Select[int, str, int | None, str | None, bytes]:
     """Select the gallery faces with these pks and `count` random ones, of all that may be used."""
-    of_champion = (Embedding.model_id == champion.id, Embedding.task == task)
-    in_gallery = (Face.collection_id == collection, Face.role == "gallery", may_be_used(now()))
-    random = select(Face.pk).join(Embedding, Embedding.face_pk == Face.pk)
-    random = random.outerjoin(Subject, Subject.pk == Face.subject_pk).where(*in_gallery, *of_champion)
+    of_champion = (Embedding.face_pk == Face.pk, Embedding.model_id == champion.id, Embedding.task == task)
+    # looked up by its whole key: in a join, PostgreSQL may read all embeddings of a new champion for each face
+    vector = select(Embedding.vector).where(*of_champion).correlate(Face).scalar_subquery()
+    in_gallery = (Face.collection_id == collection, Face.role == "gallery", may_be_used(now()), vector.is_not(None))
+    random = select(Face.pk).outerjoin(Subject, Subject.pk == Face.subject_pk).where(*in_gallery)
     random = random.order_by(func.random()).limit(count)
-    stored = select(Face.pk, Face.face_id, Face.subject_pk, Subject.id, Embedding.vector).join(
-        Embedding, Embedding.face_pk == Face.pk
-    )
-    stored = stored.outerjoin(Subject, Subject.pk == Face.subject_pk).where(*in_gallery, *of_champion)
+    stored = select(Face.pk, Face.face_id, Face.subject_pk, Subject.id, vector)
+    stored = stored.outerjoin(Subject, Subject.pk == Face.subject_pk).where(*in_gallery)
     return stored.where(or_(Face.pk.in_(random), Face.pk.in_(labelled))).order_by(Face.pk)
 
 

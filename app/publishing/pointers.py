@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import Select, delete, exists, or_, select
+from sqlalchemy import Select, delete, or_, select
 from sqlalchemy.orm import Session
 
 from app.db.lookups import get_collection, get_model
@@ -94,15 +94,11 @@ def select_faces_without_embedding(collection_id: str, model: str, tasks: Sequen
 
     Faces whose crops are damaged cannot be embedded, and are left out.
     """
-    embedded = (
-        exists().where(Embedding.face_pk == Face.pk, Embedding.model_id == model, Embedding.task == task)
-        for task in tasks
-    )
-    return (
-        select(Face)
-        .where(Face.collection_id == collection_id, or_(*(~is_embedded for is_embedded in embedded)), is_intact())
-        .order_by(Face.pk)
-    )
+    of_face = select(Embedding.face_pk).where(Embedding.face_pk == Face.pk, Embedding.model_id == model)
+    # looked up by its whole key: in a join, PostgreSQL may read all embeddings of a new model for each face
+    embedded = (of_face.where(Embedding.task == task).correlate(Face).scalar_subquery() for task in tasks)
+    is_missing = or_(*(found.is_(None) for found in embedded))
+    return select(Face).where(Face.collection_id == collection_id, is_missing, is_intact()).order_by(Face.pk)
 
 
 def has_all_embeddings(session: Session, collection_id: str, model: str, tasks: Sequence[str]) -> bool:

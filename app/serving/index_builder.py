@@ -42,17 +42,13 @@ collections under the model, once for each of them."""
 CHANGE_QUERY = select(Collection.change).where(
     Collection.id == COLLECTION, Collection.created_at == bindparam("created_at")
 )
-EMBEDDINGS_QUERY = (
-    select(Embedding.face_pk, Embedding.vector, Face.source)
-    .select_from(Face)
-    .outerjoin(Embedding, IS_EMBEDDING)
-    .where(Face.collection_id == COLLECTION)
-)
-ADDED_EMBEDDINGS_QUERY = select(
+FACE_EMBEDDINGS = select(
     Face.pk, select(Embedding.vector).where(IS_EMBEDDING).correlate(Face).scalar_subquery(), Face.source
-).where(Face.collection_id == COLLECTION, Face.change > bindparam("since"))
+).where(Face.collection_id == COLLECTION)
 """Each embedding is looked up by its whole key. In a join, PostgreSQL may read all embeddings of the model for each
-face, while it has no statistics of the rows that an import has just added."""
+face, while it has no statistics of the rows that an import or a publication has just added."""
+EMBEDDINGS_QUERY = FACE_EMBEDDINGS.order_by(Face.pk)
+ADDED_EMBEDDINGS_QUERY = FACE_EMBEDDINGS.where(Face.change > bindparam("since"))
 ROW_COUNTS_QUERY = select(
     func.count(Face.pk),
     func.count(select(Embedding.face_pk).where(IS_EMBEDDING).correlate(Face).scalar_subquery()),
