@@ -11,12 +11,12 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
-from sqlalchemy import select
+from sqlalchemy import or_, select
 
 from app.access import keys
 from app.config import Settings
 from app.db.session import reading, writing
-from app.db.tables import Collection, Follower
+from app.db.tables import Collection, Deployment, Follower
 from app.deps.server.configuration import configure_server
 from app.main import create_app
 from app.queue.notifier import Notifier, Topic
@@ -95,8 +95,10 @@ class Service:
 
     def wait_for_indexes(self, seconds: float = 30) -> None:
         """Wait until searches see every change of every collection."""
-        behind = select(Collection.id).join(Follower, Follower.collection_id == Collection.id)
-        behind = behind.where(Follower.change < Collection.change)
+        behind = select(Collection.id).join(Deployment, Deployment.collection_id == Collection.id)
+        of_deployment = (Follower.collection_id == Collection.id) & (Follower.task == Deployment.task)
+        behind = behind.outerjoin(Follower, of_deployment).where(~Collection.is_deleted)
+        behind = behind.where(or_(Follower.change.is_(None), Follower.change < Collection.change))
         until = time.monotonic() + seconds
         self.resources.notifier.notify("changes")  # a test may have written rows by itself
         while time.monotonic() < until:
