@@ -1,10 +1,11 @@
 """How often models that learned from labels name strangers, by thresholds of the first fit and of the one that serves.
 
-    python -m benchmarks.refit_scale [--methods cpmtml subsml ...] [--people 400] [--fits 1] [--seeds 6]
+    python -m benchmarks.refit_scale [--methods cpmtml subsml ...] [--people 400] [--photos 4]
+        [--fits 1] [--seeds 6]
 
-People have two photos with a name, and two that labels give them, of which 5 % are wrong; each of the latter is also
-labelled to be none of somebody else. Half of the people are held out, and searched for at a rate of 1 %: by the fit
-that has not learned from them, and with their distances carried over to the fit on everybody
+Of the photos of each person, half have a name, and labels give the others theirs, of which 5 % are wrong; each of the
+latter is also labelled to be none of somebody else. Half of the people are held out, and searched for at a rate of
+1 %: by the fit that has not learned from them, and with their distances carried over to the fit on everybody
 (`ml.embedder_training.held_out_strangers`). Then 4,000 strangers are searched for with the latter. Faces are drawn
 vectors of 64 numbers, of which 16 tell people apart. With several fits, each holds out others of the people, and all
 are searched for, as a small collection does.
@@ -28,7 +29,7 @@ from ml.indexes import build
 from ml.types import Ids, Rows
 
 TASK = "identity"
-FPIR, STRANGERS, PHOTOS, WRONG = 0.01, 4000, 4, 0.05
+FPIR, STRANGERS, WRONG = 0.01, 4000, 0.05
 DIM, TELLING, NOISE, OTHER_NOISE = 64, 16, 0.6, 0.7
 OPTIONS: dict[str, dict[str, Any]] = {"cpmtml": {"dim": 32, "steps": 300}, "clml": {"dim": 32}, "ldml": {"dim": 16}}
 
@@ -43,26 +44,31 @@ def draw_faces(people: int, photos: int, axes: Rows, rng: np.random.Generator) -
     return unit
 
 
-def draw_labels(people: int, rng: np.random.Generator) -> tuple[Ids, Ids, NDArray[np.bool_]]:
+def count_named(photos: int) -> int:
+    """Return how many photos of a person have a name."""
+    return (photos + 1) // 2
+
+
+def draw_labels(people: int, photos: int, rng: np.random.Generator) -> tuple[Ids, Ids, NDArray[np.bool_]]:
     """Return (n,) the person of each photo as labelled, and (P, 2) labels with (P,) whether they say "the same"."""
-    photos = np.arange(PHOTOS * people)
-    owners, nameless = photos // PHOTOS, photos[photos % PHOTOS >= 2]
+    rows = np.arange(photos * people)
+    owners, nameless = rows // photos, rows[rows % photos >= count_named(photos)]
     is_wrong = rng.random(len(nameless)) < WRONG
     owners[nameless[is_wrong]] = rng.integers(0, people, is_wrong.sum())
     others = (owners[nameless] + rng.integers(1, people, len(nameless))) % people
     pairs = np.concatenate(
-        [np.stack([nameless, PHOTOS * owners[nameless]], axis=1), np.stack([nameless, PHOTOS * others + 1], axis=1)]
+        [np.stack([nameless, photos * owners[nameless]], axis=1), np.stack([nameless, photos * others], axis=1)]
     )
     return owners, pairs, np.repeat([True, False], len(nameless))
 
 
-def measure(method: str, people: int, fits: int, seed: int) -> list[float]:
+def measure(method: str, people: int, photos: int, fits: int, seed: int) -> list[float]:
     """Return % of strangers named by the threshold of the first fit, and by that of the fit that serves."""
     rng = np.random.default_rng(seed)
     axes = np.linalg.qr(rng.normal(size=(DIM, DIM)))[0]
-    rows, strangers = draw_faces(people, PHOTOS, axes, rng), draw_faces(STRANGERS, 1, axes, rng)
-    owners, pairs, same = draw_labels(people, rng)
-    names = np.where(np.arange(len(rows)) % PHOTOS < 2, owners, -1)
+    rows, strangers = draw_faces(people, photos, axes, rng), draw_faces(STRANGERS, 1, axes, rng)
+    owners, pairs, same = draw_labels(people, photos, rng)
+    names = np.where(np.arange(len(rows)) % photos < count_named(photos), owners, -1)
     values, member = np.where(names < 0, np.nan, names), np.ones(len(rows), np.bool_)
     weights = np.ones(len(pairs), np.float32)
     examples = TaskExamples(TASK, member, values, values, 0.0, "subjects", pairs, same, weights, 0, None)
@@ -91,6 +97,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", nargs="+", default=["subsml", "cpmtml", "pcca", "utml", "sml", "clml", "wccn"])
     parser.add_argument("--people", type=int, default=400)
+    parser.add_argument("--photos", type=int, default=4, help="of each person")
     parser.add_argument("--fits", type=int, default=1)
     parser.add_argument("--seeds", type=int, default=6)
     args = parser.parse_args(arguments)
@@ -98,8 +105,11 @@ def main(arguments: list[str] | None = None) -> None:
         f"% of {STRANGERS:,} strangers named at {FPIR:.0%}, mean (most) of {args.seeds} seeds: first fit | serving fit"
     )
     for method in args.methods:
-        first, serving = np.array([measure(method, args.people, args.fits, seed) for seed in range(args.seeds)]).T
-        print(f"{method}: {first.mean():.2f} ({first.max():.2f}) | {serving.mean():.2f} ({serving.max():.2f})")
+        measured = [measure(method, args.people, args.photos, args.fits, seed) for seed in range(args.seeds)]
+        first, serving = np.array(measured).T
+        print(
+            f"{method}: {first.mean():.2f} ({first.max():.2f}) | {serving.mean():.2f} ({serving.max():.2f})", flush=True
+        )
 
 
 if __name__ == "__main__":

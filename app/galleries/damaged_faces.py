@@ -33,9 +33,9 @@ def count_without_embedding(
 ) -> ScalarSelect[int]:
     """Return the number of damaged faces of a collection that a model could not embed, for a query."""
     embedded = select(Embedding.face_pk).where(Embedding.face_pk == DamagedFace.face_pk)
-    found = embedded.where(Embedding.model_id == model, Embedding.task == task).correlate(DamagedFace).scalar_subquery()
+    of_model = embedded.where(Embedding.model_id == model, Embedding.task == task)
     damaged = select(func.count()).select_from(DamagedFace).where(DamagedFace.collection_id == collection)
-    return damaged.where(found.is_(None)).scalar_subquery()
+    return damaged.where(of_model.correlate(DamagedFace).scalar_subquery().is_(None)).scalar_subquery()
 
 
 def mark_damaged_faces(resources: Resources, crops: Sequence[DamagedCrop]) -> int:

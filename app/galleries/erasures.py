@@ -55,7 +55,8 @@ def start_erasure(
 
     stored_at: times at which rows were stored that are to be erased
     """
-    first_change = session.scalar(select(func.min(Face.change)).where(*chosen))
+    first = select(func.min(Face.change), func.min(Face.created_at)).where(*chosen)
+    first_change, first_created_at = session.execute(first).one()
     erasure = Erasure(
         collection_id=collection.id,
         collection_created_at=collection.created_at,
@@ -66,6 +67,7 @@ def start_erasure(
             "faces": [],
             "subject": None,
             "names": [],
+            "first_created_at": first_created_at,
             "until": find_latest_moment(session, collection.created_at, *stored_at),
         },
     )

@@ -1,5 +1,6 @@
 """Refit a model without some of the people it learned from, on the data that its training read."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,13 +10,15 @@ from sqlalchemy.orm import Session
 
 from app.db.lookups import get_model
 from app.db.subject_ids import list_spellings
-from app.db.tables import Collection, Erasure, Face, Subject, Training
+from app.db.tables import Collection, Erasure, Face, ModelRecord, Subject, Training
 from app.db.visibility import ALL_ROWS
 from app.errors import Conflict, Invalid
 from app.galleries.erasure_receipts import hash_subject
 from app.learning.plan import Plan
 from app.storage.installation_key import InstallationKey
 
+READ_AT = "read_at"
+"""The part of a training's snapshot that says when it was made, in seconds since 1970; earlier versions made none."""
 WITHOUT = "without"
 """The part of a training's snapshot that says who is left out: {collection: [keyed hash of a subject's id]}.
 
@@ -79,10 +82,11 @@ def list_models_that_learned(session: Session, collection: Collection, subject: 
 
     Those of other collections are listed too, whoever the session belongs to: they have learned from this one.
     """
-    first = session.scalar(select(func.min(Face.change)).where(Face.subject_pk == subject.pk))
-    if first is None:
+    first = select(func.min(Face.change), func.min(Face.created_at)).where(Face.subject_pk == subject.pk)
+    first_change, first_created_at = session.execute(first).one()
+    if first_change is None:
         return []
-    read = ReadFaces(collection.id, collection.created_at, first, (subject.id,), subject.pk)
+    read = ReadFaces(collection.id, collection.created_at, first_change, first_created_at, (subject.id,), subject.pk)
     return _list_models(session, read)
 
 
@@ -91,37 +95,51 @@ def list_models_that_read(session: Session, key: InstallationKey, erasure: Erasu
     subject, subject_pk = erasure.targets["subject"], erasure.targets["subject_pk"]
     names = () if subject is None else (subject, hash_subject(key, erasure.collection_id, subject))
     versions = (erasure.collection_id, erasure.collection_created_at, erasure.first_change)
-    return _list_models(session, ReadFaces(*versions, names, subject_pk, erasure.change))
+    first_created_at = erasure.targets.get("first_created_at") or math.inf
+    return _list_models(session, ReadFaces(*versions, first_created_at, names, subject_pk, erasure.change))
 
 
 @dataclass(frozen=True)
 class ReadFaces:
     """Faces of a collection that a training may have read.
 
-    first_change: the first change of any of them; change: the one that removed them, None if they are there
+    first_change: the first of their last changes; first_created_at: when the first was enrolled, as far as known
+    change: the one that removed them, None if they are there
     names, subject_pk: by which a refit may have left out their subject: its id and the keyed hash of it
     """
 
     collection: str
     collection_created_at: float
     first_change: int
+    first_created_at: float
     names: tuple[str, ...]
     subject_pk: int | None
     change: int | None = None
 
-    def is_in(self, snapshot: Mapping[str, Any]) -> bool:
-        """Whether a training with this snapshot has read any of the faces."""
+    def is_in(self, snapshot: Mapping[str, Any], made_at: float) -> bool:
+        """Whether a training with this snapshot has read any of the faces, or may have. made_at: of its model"""
         created_at = snapshot.get("collections_created_at", {}).get(self.collection)
         was_left_out = not set(self.names).isdisjoint(snapshot.get(WITHOUT, {}).get(self.collection, ()))
         was_left_out |= self.subject_pk in snapshot.get(WITHOUT_PKS, {}).get(self.collection, ())
         if was_left_out or created_at not in (None, self.collection_created_at):
             return False
-        change = snapshot.get("changes", {}).get(self.collection, -1)
-        return bool(change >= self.first_change and (self.change is None or change < self.change))
+        change = snapshot.get("changes", {}).get(self.collection)
+        if change is None or (self.change is not None and change >= self.change):
+            return False
+        # a face that was changed since the training has a later change, also if the training has read it
+        return bool(change >= self.first_change or self.first_created_at <= snapshot.get(READ_AT, made_at))
 
 
 def _list_models(session: Session, faces: ReadFaces) -> list[str]:
-    trainings = session.execute(
-        select(Training.model, Training.snapshot).where(Training.model.is_not(None)).execution_options(**ALL_ROWS)
-    )
-    return sorted(model for model, snapshot in trainings if model and faces.is_in(snapshot))
+    """List the models of trainings, and those that were fitted to the first faces of a collection."""
+    made_at = func.coalesce(ModelRecord.created_at, Training.created_at)
+    trainings = select(Training.model, Training.snapshot, made_at).where(Training.model.is_not(None))
+    trainings = trainings.outerjoin(ModelRecord, ModelRecord.id == Training.model)
+    others = select(ModelRecord.id, ModelRecord.manifest, ModelRecord.created_at)
+    others = others.where(ModelRecord.training_id.is_(None))
+    read = [
+        (str(model), snapshot, at) for model, snapshot, at in session.execute(trainings, execution_options=ALL_ROWS)
+    ]
+    for model, manifest, at in session.execute(others, execution_options=ALL_ROWS):
+        read.append((model, manifest.get("facts", {}), at))
+    return sorted(model for model, snapshot, at in read if faces.is_in(snapshot, at))

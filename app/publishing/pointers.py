@@ -97,7 +97,7 @@ def select_faces_without_embedding(collection_id: str, model: str, tasks: Sequen
     of_face = select(Embedding.face_pk).where(Embedding.face_pk == Face.pk, Embedding.model_id == model)
     # looked up by its whole key: in a join, PostgreSQL may read all embeddings of a new model for each face
     embedded = (of_face.where(Embedding.task == task).correlate(Face).scalar_subquery() for task in tasks)
-    is_missing = or_(*(found.is_(None) for found in embedded))
+    is_missing = or_(*(face_pk.is_(None) for face_pk in embedded))
     return select(Face).where(Face.collection_id == collection_id, is_missing, is_intact()).order_by(Face.pk)
 
 

@@ -64,8 +64,8 @@ class DeploymentSync:
         self.tasks = BackgroundTasks(lambda: resources.notifier.notify("changes"))
         self.face_tables = FaceTables(resources)
         self.compensation = RenewalSchedule(resources, self.tasks, IDLE_SECONDS)
-        self.calibration = CalibrationSchedule(resources.database, self.tasks, IDLE_SECONDS)
-        self.validity_checks = ValidityChecks(resources.database, self.tasks)
+        self.calibration = CalibrationSchedule(resources, self.tasks, IDLE_SECONDS)
+        self.validity_checks = ValidityChecks(resources, self.tasks)
         self.label_updates = LabelUpdates()
         self._load_retry_at: dict[IndexKey, float] = {}  # after a failed load, by the monotonic clock
 

@@ -1,5 +1,6 @@
 """What a model has learned of a gallery that is a copy of the one that it was trained in, or shares photos with it."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -8,7 +9,9 @@ import pytest
 from sqlalchemy import delete, select, update
 
 from app.db.session import reading, writing
-from app.db.tables import Collection, Face
+from app.db.tables import Collection, Erasure, Face
+from app.galleries.erasures import FINAL
+from app.galleries.subjects import erase_faces
 from app.resources import Resources
 from app.serving.calibration import gallery_calibration
 from app.serving.calibration.learned_gallery import read_learned_gallery
@@ -18,6 +21,7 @@ from ml.identification.person_distance import DecisionRule
 from ml.identification.stranger_searches import StrangerSearches
 from ml.model import Model
 from tests.rows import GalleryWriter, make_model, people
+from workers.worker import Worker
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 HELD_OUT = StrangerSearches.from_distances("held-out", np.linspace(5, 9, 50), np.arange(50), 120)
@@ -106,6 +110,40 @@ def test_a_model_of_no_training_has_learned_from_nobody(resources: Resources) ->
     gallery = enrol(resources, "staff", model, ())
     with reading(resources.database) as session:
         collection = session.scalars(select(Collection)).one()
-        learned = read_learned_gallery(session, model, IndexKey("staff", "identity", model.id, collection.created_at))
+        key = IndexKey("staff", "identity", model.id, collection.created_at)
+        learned = read_learned_gallery(session, resources.installation_key, model, key)
     assert not learned.find_learned(np.array(gallery.pks)).any()
     assert not learned.is_trained_here
+
+
+def finish_erasures(resources: Resources) -> None:
+    worker, until = Worker(resources, "default"), time.monotonic() + 30.0
+    pending = select(Erasure.id).where(Erasure.state != FINAL)
+    while time.monotonic() < until:
+        while worker.step():
+            continue
+        with reading(resources.database) as session:
+            if session.scalar(pending) is None:
+                return
+    raise AssertionError("an erasure does not end")
+
+
+@pytest.mark.parametrize("is_final", [False, True])
+@pytest.mark.parametrize("home", ["staff", "studio"])
+def test_people_who_are_enrolled_again_after_an_erasure_are_no_strangers_to_the_model_that_has_learned_from_them(
+    resources: Resources, home: str, is_final: bool
+) -> None:
+    """The same photos are recognised by the receipts, in the collection of the training and in another."""
+    model = replace(trained_in_studio(), provenance=LEARNED | {"collection": home, "changes": {home: 1}})
+    trained = enrol(resources, home, model, range(120))
+    with writing(resources.database) as session:
+        erase_faces(session, session.get_one(Collection, home), Face.pk.in_(trained.pks))
+    if is_final:
+        finish_erasures(resources)
+    staff = trained if home == "staff" else GalleryWriter(resources, "staff").make(model)
+    rows, subjects = people(40, 3, seed=3)
+    staff.add({model.id: rows}, [f"again-{name}" for name in subjects])
+    with writing(resources.database) as session:
+        for photo, pk in enumerate(session.scalars(select(Face.pk).where(Face.collection_id == "staff"))):
+            session.execute(update(Face).where(Face.pk == pk).values(image_id=f"{photo:064}"))
+    assert strangers(resources, model) == ([("held-out", 50)], True)

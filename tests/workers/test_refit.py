@@ -10,18 +10,20 @@ import pytest
 from sqlalchemy import select
 
 from app.config import Settings
-from app.db.session import writing
-from app.db.tables import Collection, Erasure, Face, Label, Subject, Training
+from app.db.session import reading, writing
+from app.db.tables import Collection, Erasure, Face, Label, ModelRecord, Subject, Training
 from app.errors import Conflict, Invalid
 from app.galleries.erasure_receipts import hash_subject
 from app.galleries.subjects import erase_faces
 from app.learning.plan import ComponentChoice
-from app.learning.refit import list_models_that_learned, list_models_that_read, make_refit
+from app.learning.refit import REFIT_OF, list_models_that_learned, list_models_that_read, make_refit
 from app.queue.jobs import enqueue
 from app.queue.messages import Train
 from app.resources import Resources, open_resources
 from app.storage.installation_key import InstallationKey
 from app.storage.model_cache import HOLDOUT_SUFFIX, ensure_lbp_model
+from app.subjects.schemas import SubjectIn
+from app.subjects.service import change_subject
 from ml.files import hash_file
 from tests.databases import migrate
 from tests.gallery import context, enrol
@@ -123,6 +125,30 @@ def enrol_without_neighbour_labels(resources: Resources, forgotten: int) -> None
     fill(resources, range(forgotten + 1, len(PEOPLE)))
 
 
+def test_people_who_were_changed_since_a_training_have_been_learned(resources: Resources) -> None:
+    """A change of a subject gives its faces a later change number than the training has read."""
+    fill(resources, PEOPLE)
+    model = train(resources, **CHOICES[1])
+    with writing(resources.database) as session:
+        for who in PEOPLE:
+            change_subject(session, "c", f"p{who}", SubjectIn(external_id=f"x{who}"))
+    without = refit(resources, model, ["p3"])
+    assert fingerprint(resources, without) != fingerprint(resources, refit(resources, model, ["p4"]))
+    with reading(resources.database) as session:
+        counts = [session.get_one(ModelRecord, name).report["faces"] for name in (model, without)]
+    assert counts == [3 * len(PEOPLE), 3 * len(PEOPLE) - 3]
+    assert erase(resources, "p5") == sorted([model, *list_refits(resources)])
+    with writing(resources.database) as session:
+        [erasure] = session.scalars(select(Erasure))
+        assert list_models_that_read(session, KEY, erasure) == sorted([model, *list_refits(resources)])
+
+
+def list_refits(resources: Resources) -> list[str]:
+    with reading(resources.database) as session:
+        trainings = session.execute(select(Training.model, Training.snapshot)).all()
+    return [name for name, snapshot in trainings if name and REFIT_OF in snapshot]
+
+
 def test_a_model_knows_whom_it_never_saw(resources: Resources) -> None:
     fill(resources, PEOPLE)
     model = train(resources, **CHOICES[1])
@@ -153,7 +179,9 @@ def test_what_cannot_be_forgotten_exactly_is_refused(resources: Resources) -> No
             make_refit(session, KEY, model, None, ["p3"])
 
 
-def test_a_refit_made_after_the_deletion_is_not_among_the_models_that_learned(resources: Resources) -> None:
+def test_the_models_that_learned_are_those_of_trainings_and_of_first_faces_but_no_refit_without_them(
+    resources: Resources,
+) -> None:
     read = {"changes": {"c": 5}, "collections_created_at": {"c": 1.0}}
     left_out = {**read, "without": {"c": [hash_subject(KEY, "c", "p3")]}, "without_pks": {"c": []}}
     targets = {"subject": "p3", "subject_pk": 3}
@@ -165,5 +193,7 @@ def test_a_refit_made_after_the_deletion_is_not_among_the_models_that_learned(re
             Training(request={}, snapshot=snapshot, model=model)
             for model, snapshot in (("learned", read), ("refit", left_out), ("later", {**read, "changes": {"c": 6}}))
         )
+        session.add(ModelRecord(id="first", manifest={"facts": {**read, "made": "trained"}}, report={}))
+        session.add(ModelRecord(id="other", manifest={"facts": {"made": "imported"}}, report={}))
         session.flush()
-        assert list_models_that_read(session, KEY, erasure) == ["learned"]
+        assert list_models_that_read(session, KEY, erasure) == ["first", "learned"]

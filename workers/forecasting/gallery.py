@@ -58,7 +58,7 @@ def read_gallery(context: JobContext, collection_id: str, fpir: float | None) ->
             session, key, dim, model.metric, resources.settings.index_device, compensation=compensation
         )
         faces = read_faces(session, collection_id).restrict_to(index.ids())
-        is_trained_here = read_learned_gallery(session, model, key).is_trained_here
+        is_trained_here = read_learned_gallery(session, resources.installation_key, model, key).is_trained_here
         scores = Scores.of(deployment.measurements.get(model.id), model, BUILT_IN_TASK, deployment.default_fpir)
     people = GalleryPeople.from_rows(faces.ids, faces.subjects, faces.is_distractor)
     rate = fpir or scores.default_fpir

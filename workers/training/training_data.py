@@ -1,5 +1,6 @@
 """Read the data of a training from the database, as it was at one moment: faces, values, labels and people."""
 
+import math
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ from app.galleries.damaged_faces import is_intact
 from app.galleries.label_consensus import LabelConsensus
 from app.galleries.retention import may_be_used
 from app.learning.plan import Plan, Source
-from app.learning.refit import WITHOUT, WITHOUT_PKS
+from app.learning.refit import READ_AT, WITHOUT, WITHOUT_PKS
 from ml.embedder_training.examples import TaskExamples
 from ml.files import hash_bytes
 from ml.types import Ids
@@ -81,14 +82,16 @@ class TrainingData:
 def record_snapshot(session: Session, training: Training, plan: Plan) -> dict[str, Any]:
     """Return what identifies the data of a training. Stored with the training: a second run reads the same.
 
-    {"changes": {collection: number}, COLLECTIONS_CREATED_AT: {collection: seconds}, "labels": {task: [pk]}}, for a
-    refit also WITHOUT and WITHOUT_PKS
+    {"changes": {collection: number}, COLLECTIONS_CREATED_AT: {collection: seconds}, READ_AT: seconds, "labels": {task:
+    [pk]}}, for a refit also WITHOUT and WITHOUT_PKS
     """
     if not training.snapshot:
-        chosen = select(Collection).where(Collection.id.in_(plan.collections))
+        chosen = select(Collection).where(Collection.id.in_(plan.collections)).order_by(Collection.id)
+        chosen = chosen.with_for_update(read=True)  # nobody enrols a face before READ_AT with a later change
         labelled = {s.task for s in plan.sources if s.origin == "labels"}
         training.snapshot = {
             **list_collection_versions(session.scalars(chosen)),
+            READ_AT: now(),
             "labels": {task: label_consensus.list_standing_labels(session, task) for task in sorted(labelled)},
         }
     return training.snapshot
@@ -112,7 +115,8 @@ def read_training_data(
     """Read the faces of a snapshot, less those removed since and those with damaged crops; at most `limit` of each
     collection.
 
-    Of a collection that was deleted and created again since, all faces have been removed.
+    Faces that were changed since are read as they are now. Of a collection that was deleted and created again since,
+    all faces have been removed.
     """
     faces = list(_iterate_faces(session, snapshot, "gallery", limit))
     distractors = list(_iterate_faces(session, snapshot, "distractor", MAX_DISTRACTORS))
@@ -131,7 +135,8 @@ def _iterate_faces(session: Session, snapshot: dict[str, Any], role: str, limit:
         chosen = (
             select(Face, Subject).outerjoin(Subject, Subject.pk == Face.subject_pk).execution_options(yield_per=2000)
         )
-        here = chosen.where(Face.collection_id == collection, Face.change <= change, Face.role == role)
+        was_there = or_(Face.change <= change, Face.created_at <= snapshot.get(READ_AT, -math.inf))
+        here = chosen.where(Face.collection_id == collection, was_there, Face.role == role)
         here = here.where(may_be_used(now()), is_intact())
         names = snapshot.get(WITHOUT, {}).get(collection, ())  # hashes, or names of a refit of an earlier version
         pks = snapshot.get(WITHOUT_PKS, {}).get(collection, ())

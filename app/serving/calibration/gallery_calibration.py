@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Engine, case, func, select
+from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
 from app.db.session import snapshot, stream_raw_rows, writing
@@ -90,16 +90,19 @@ def measure_with_compensation(
     faces = read_faces(session, key.collection)
     change = index_builder.read_change(session, key.collection, key.collection_created_at) or 0
     constraints = read_constraints(session, key.collection, key.task, change)
-    refused, learned = read_refused_faces(session, key.collection), read_learned_gallery(session, model, key)
+    refused, learned = (
+        read_refused_faces(session, key.collection),
+        read_learned_gallery(session, resources.installation_key, model, key),
+    )
     return _measure_index(LoadedIndex(key, model, index, change, compensation), faces, refused, learned, constraints)
 
 
-def renew_calibration(database: Engine, loaded: LoadedIndex, constraints: ServedConstraints) -> bool:
+def renew_calibration(resources: Resources, loaded: LoadedIndex, constraints: ServedConstraints) -> bool:
     """Calibrate a model on its live index and store the result. Returns False if the deployment has dropped it."""
-    key = loaded.key
+    key, database = loaded.key, resources.database
     with snapshot(database) as session:
         faces, refused = read_faces(session, key.collection), read_refused_faces(session, key.collection)
-        learned = read_learned_gallery(session, loaded.model, key)
+        learned = read_learned_gallery(session, resources.installation_key, loaded.model, key)
     calibration = _measure_index(loaded, faces, refused, learned, constraints)
     with writing(database) as session:
         collection = session.get(Collection, key.collection, with_for_update=True, populate_existing=True)

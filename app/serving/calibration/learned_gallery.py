@@ -1,22 +1,26 @@
 """Which faces of a gallery a model has learned from: searches for the others alone can stand for strangers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import ColumnElement, exists, false, func, select
+from sqlalchemy import ColumnElement, exists, func, select, true
 from sqlalchemy.orm import Session, aliased
 
 from app.db.session import stream_raw_rows
-from app.db.tables import Collection, Face, ModelRecord
+from app.db.tables import Collection, Erasure, Face, ModelRecord, Subject
+from app.galleries.erasure_receipts import hash_photo, hash_subject
 from app.galleries.learned_collections import list_learned_changes
 from app.serving.index_builder import IndexKey
+from app.storage.installation_key import InstallationKey
 from ml.model import Model
 from ml.types import Ids
 
 MIN_SHARED_FACES = 0.5
 """Of a gallery: with more photos of the collections that a model was trained in, it counts as a copy of these."""
+
+IS_ANY = true()
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,10 +49,14 @@ class LearnedGallery:
         return int(np.isin(ids, self.home_faces, assume_unique=True).sum())
 
 
-def read_learned_gallery(session: Session, model: Model, key: IndexKey) -> LearnedGallery:
+def read_learned_gallery(
+    session: Session, installation_key: InstallationKey, model: Model, key: IndexKey
+) -> LearnedGallery:
     """Read what a model has learned of a gallery: of this collection, or of one with the same photos.
 
-    A model that is not stored yet has learned from all faces of the collection that it was trained in.
+    Photos that were erased since are recognised when they are enrolled again, by the receipts of their erasures.
+    A model that is not stored yet has learned from all faces of the collection that it was trained in. So has any model
+    if the collection was deleted, and created again since: it may hold the same people.
     """
     learned = list_learned_changes(model.provenance)
     collection, record = session.get(Collection, key.collection), session.get(ModelRecord, model.id)
@@ -56,27 +64,79 @@ def read_learned_gallery(session: Session, model: Model, key: IndexKey) -> Learn
     own = [name for name in learned if name in here]
     others = [name for name in learned if name not in here]
     home = model.provenance.get("collection", key.collection)
-    home_faces = None if home in here else _read_faces(session, key, _shares_photo_with([home]))
+    photos = _LearnedPhotos(session, installation_key, learned, key)
+    home_faces = None if home in here else photos.find_faces([home])
     if not own:
-        faces = _read_faces(session, key, _shares_photo_with(others))
+        faces = photos.find_faces(others)
         return LearnedGallery(faces, False, home_faces, _is_copy(session, key, len(faces)))
-    if record is None:
-        return LearnedGallery(_read_faces(session, key, false()), True, home_faces, True)
+    created_at = model.provenance.get("collections_created_at", {}).get(key.collection, key.collection_created_at)
+    if record is None or created_at != key.collection_created_at:
+        return LearnedGallery(np.empty(0, np.int64), True, home_faces, True)
     is_later = (Face.created_at > record.created_at) & (Face.change > max(learned[name] for name in own))
-    unlearned = _read_faces(session, key, is_later & ~_shares_photo_with(others))
-    return LearnedGallery(unlearned, True, home_faces, True)
+    later = photos.read_faces(is_later)
+    unlearned = np.setdiff1d(later, photos.find_faces(others, is_later))
+    return LearnedGallery(np.setdiff1d(unlearned, photos.find_erased(own, is_later)), True, home_faces, True)
 
 
-def _shares_photo_with(collections: Sequence[str]) -> ColumnElement[bool]:
-    other = aliased(Face)
-    is_there = exists().where(other.collection_id.in_(collections), other.image_id == Face.image_id)
-    return is_there if collections else false()
+@dataclass(frozen=True, eq=False)
+class _LearnedPhotos:
+    """Finds the faces of a gallery whose photos a model has learned from elsewhere, or before they were erased.
 
+    learned: see `list_learned_changes`
+    """
 
-def _read_faces(session: Session, key: IndexKey, condition: ColumnElement[bool]) -> Ids:
-    chosen = select(Face.pk).where(Face.collection_id == key.collection, condition).order_by(Face.pk)
-    parts = [np.array(rows, np.int64).reshape(-1) for rows in stream_raw_rows(session, chosen)]
-    return np.concatenate([np.empty(0, np.int64), *parts])
+    session: Session
+    installation_key: InstallationKey
+    learned: Mapping[str, int]
+    key: IndexKey
+
+    def find_faces(self, collections: Sequence[str], condition: ColumnElement[bool] = IS_ANY) -> Ids:
+        """Return (n,) pks, rising, of faces with a photo that one of these collections holds, or has held."""
+        other = aliased(Face)
+        is_there = exists().where(other.collection_id.in_(collections), other.image_id == Face.image_id)
+        there = self.read_faces(condition & is_there) if collections else np.empty(0, np.int64)
+        return np.union1d(there, self.find_erased(collections, condition))
+
+    def find_erased(self, collections: Sequence[str], condition: ColumnElement[bool] = IS_ANY) -> Ids:
+        """Return (n,) pks of faces with a photo that was erased from one of these collections after the training.
+
+        So are all faces of a subject that was erased from this collection, and is enrolled again with the same id.
+        """
+        erased = self._list_erased(collections)
+        if not erased:
+            return np.empty(0, np.int64)
+        of_subject = Subject.pk == Face.subject_pk
+        chosen = select(Face.pk, Face.image_id, Subject.id).outerjoin(Subject, of_subject)
+        chosen = chosen.where(Face.collection_id == self.key.collection, condition)
+        rows = (row for part in stream_raw_rows(self.session, chosen) for row in part)
+        return np.array(
+            [pk for pk, photo, subject in rows if not erased.isdisjoint(self._hash(photo, subject))], np.int64
+        )
+
+    def _list_erased(self, collections: Sequence[str]) -> set[str]:
+        """List the keyed hashes of photos and subjects that were erased, of which a pending receipt has the names."""
+        erased = set[str]()
+        for name in collections:
+            chosen = select(Erasure.contents, Erasure.targets)
+            chosen = chosen.where(Erasure.collection_id == name, Erasure.change > self.learned[name])
+            for contents, targets in self.session.execute(chosen.execution_options(yield_per=1000)):
+                erased.update(contents.get("photos", ()))
+                erased.update(hash_photo(self.installation_key, photo) for photo in targets.get("images", ()))
+                if name == self.key.collection:
+                    erased.update(self._hash(None, targets.get("subject")))
+                    erased.update(filter(None, [contents.get("subject")]))
+        return erased
+
+    def _hash(self, photo: str | None, subject: str | None) -> list[str]:
+        """Return the keyed hashes of a photo and of a subject of the gallery, as receipts hold them."""
+        hashes = [] if photo is None else [hash_photo(self.installation_key, photo)]
+        return hashes + ([] if subject is None else [hash_subject(self.installation_key, self.key.collection, subject)])
+
+    def read_faces(self, condition: ColumnElement[bool]) -> Ids:
+        """Return (n,) pks, rising, of the faces of the gallery that meet the condition."""
+        chosen = select(Face.pk).where(Face.collection_id == self.key.collection, condition).order_by(Face.pk)
+        parts = [np.array(rows, np.int64).reshape(-1) for rows in stream_raw_rows(self.session, chosen)]
+        return np.concatenate([np.empty(0, np.int64), *parts])
 
 
 def _is_copy(session: Session, key: IndexKey, shared_faces: int) -> bool:

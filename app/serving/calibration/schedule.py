@@ -3,12 +3,13 @@
 import time
 from functools import partial
 
-from sqlalchemy import Engine, func, select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session, aliased
 
 from app.db.tables import Face, Job
 from app.queue.jobs import LIVE_STATES
 from app.queue.messages import ImportEmbeddings, IngestBatch
+from app.resources import Resources
 from app.serving.background_tasks import BackgroundTasks
 from app.serving.calibration.gallery_calibration import renew_calibration
 from app.serving.deployments import UNCHECKED, DeploymentKey, ServedDeployment, drop_indexes_of
@@ -27,8 +28,8 @@ class CalibrationSchedule:
     Only the follower's thread calls it.
     """
 
-    def __init__(self, database: Engine, tasks: BackgroundTasks, idle_seconds: float) -> None:
-        self.database, self.tasks, self.idle_seconds = database, tasks, idle_seconds
+    def __init__(self, resources: Resources, tasks: BackgroundTasks, idle_seconds: float) -> None:
+        self.resources, self.tasks, self.idle_seconds = resources, tasks, idle_seconds
         self._started_for: dict[IndexKey, tuple[int | None, int, float]] = {}
         """Of the last calibration that was started: the change of the one before, all faces, and the changed share."""
         self._changed_counts: dict[IndexKey, tuple[tuple[int, int], int, int]] = {}
@@ -64,7 +65,9 @@ class CalibrationSchedule:
         is_idle = validity.is_outdated or not is_importing(session, index.key.collection)
         if needs_recalibration(faces, calibrated_at_count, is_idle, changed_share):
             self._started_for[index.key] = started_for
-            self.tasks.start(("calibrate", index), partial(renew_calibration, self.database, index, served.constraints))
+            self.tasks.start(
+                ("calibrate", index), partial(renew_calibration, self.resources, index, served.constraints)
+            )
 
     def forget(self, key: DeploymentKey) -> None:
         """Drop what is known of a deployment that is no longer served."""

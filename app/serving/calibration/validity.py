@@ -14,11 +14,12 @@ from functools import partial
 from typing import Self
 
 import numpy as np
-from sqlalchemy import BindParameter, Engine, Integer, bindparam, func, select
+from sqlalchemy import BindParameter, Integer, bindparam, func, select
 from sqlalchemy.orm import Session
 
 from app.db.session import snapshot
 from app.db.tables import Face, now
+from app.resources import Resources
 from app.serving.background_tasks import BackgroundTasks
 from app.serving.calibration.gallery_calibration import (
     GalleryFaces,
@@ -34,6 +35,7 @@ from app.serving.faces.columns import DISTRACTOR
 from app.serving.index_builder import COLLECTION, IndexKey
 from app.serving.loaded_index import LoadedIndex
 from app.serving.scores import Scores
+from app.storage.installation_key import InstallationKey
 from ml.errors import WrongShape
 from ml.identification.new_hubs import Level, NewHubs, StrangerProbes, find_named_often
 from ml.identification.open_set import MIN_GALLERY_SHARE
@@ -182,8 +184,8 @@ class Checked:
 class ValidityChecks:
     """Checks the measurements of all loaded indexes in background tasks. Only the follower's thread calls it."""
 
-    def __init__(self, database: Engine, tasks: BackgroundTasks) -> None:
-        self.database, self.tasks = database, tasks
+    def __init__(self, resources: Resources, tasks: BackgroundTasks) -> None:
+        self.resources, self.tasks = resources, tasks
         self._checked: dict[DeploymentKey, dict[IndexKey, Checked | None]] = {}
 
     def find(self, served: ServedDeployment) -> Mapping[str, Validity]:
@@ -213,7 +215,7 @@ class ValidityChecks:
                 return known
         elif known and at < known.next_at:
             return known
-        work = partial(check, self.database, index, Measured.of(served, index, scores, ended), known)
+        work = partial(check, self.resources, index, Measured.of(served, index, scores, ended), known)
         try:
             checked = self.tasks.result(("validity", index.key), work)
         except WrongShape:  # faces were removed meanwhile: the next step begins anew
@@ -225,13 +227,13 @@ class ValidityChecks:
         return checked
 
 
-def check(database: Engine, index: LoadedIndex, measured: Measured, known: Checked | None) -> Checked:
+def check(resources: Resources, index: LoadedIndex, measured: Measured, known: Checked | None) -> Checked:
     """Check what has changed in an index since it was measured, or since it was last checked."""
     change, collection = index.state.change, index.key.collection
     params = {"collection": collection, "since": measured.change, "last_face": measured.last_face}
     measured_labels = known.measured_labels if known else measured.find_labels()
     measured_joined = known.measured_joined if known else measured.find_joined()
-    with snapshot(database) as session:
+    with snapshot(resources.database) as session:
         started = time.monotonic()
         enrolled, changed_at = session.execute(COUNT_QUERY, params).one()
         counted = time.monotonic()
@@ -239,7 +241,7 @@ def check(database: Engine, index: LoadedIndex, measured: Measured, known: Check
         joined = measured.joined.items() - measured_joined
         losses = Losses(max(0, measured.faces - left), changed_at or 0, measured.ended, joined)
         if known is None or (losses != known.search.losses and counted >= known.search.next_at):
-            search = _search_gallery(session, index, measured, losses)
+            search = _search_gallery(session, resources.installation_key, index, measured, losses)
             new = NewHubs(search.probes)
             people = _list_new_people(session, collection, measured, measured.since, measured_labels)
             people |= _list_nameless(session, collection, measured)
@@ -294,7 +296,9 @@ def _list_nameless(session: Session, collection: str, measured: Measured) -> dic
     return {pk: (2 * pk + 1, 2 * pk + 1) for pk in pks if pk not in measured.labelled}
 
 
-def _search_gallery(session: Session, index: LoadedIndex, measured: Measured, losses: Losses) -> GallerySearch:
+def _search_gallery(
+    session: Session, installation_key: InstallationKey, index: LoadedIndex, measured: Measured, losses: Losses
+) -> GallerySearch:
     """Search for people of the measured gallery as if they were strangers.
 
     If people may have lost the next person, who kept them from being named, the gallery as it is now is searched, too.
@@ -305,7 +309,7 @@ def _search_gallery(session: Session, index: LoadedIndex, measured: Measured, lo
     everybody = read_faces(session, index.key.collection)
     usable = np.setdiff1d(np.intersect1d(everybody.ids, indexed), read_refused_faces(session, index.key.collection))
     limit = int(np.clip(MAX_MULTIPLICATIONS / max(1, len(usable) * index.dim), MIN_PROBES, MAX_PROBES))
-    kept = _find_measured_faces(session, index, measured, usable)
+    kept = _find_measured_faces(session, installation_key, index, measured, usable)
     former, owners, searched = _find_people(index, everybody, kept, len(indexed))
     probes, named_often = StrangerProbes.draw(searched, former, owners, limit), list[int]()
     if losses:
@@ -320,7 +324,9 @@ def _search_gallery(session: Session, index: LoadedIndex, measured: Measured, lo
     return GallerySearch(probes, losses, frozenset(named_often), ended + REST_RATIO * (ended - started))
 
 
-def _find_measured_faces(session: Session, index: LoadedIndex, measured: Measured, usable: Ids) -> Ids:
+def _find_measured_faces(
+    session: Session, installation_key: InstallationKey, index: LoadedIndex, measured: Measured, usable: Ids
+) -> Ids:
     """Return those of (n,) usable faces that were measured and have not changed since.
 
     If most have changed, as when all are given a source, those that have changed count too.
@@ -330,7 +336,7 @@ def _find_measured_faces(session: Session, index: LoadedIndex, measured: Measure
     if measured.trained_at is None:
         present = usable[usable <= measured.last_face]
     else:
-        present = usable[read_learned_gallery(session, index.model, index.key).find_learned(usable)]
+        present = usable[read_learned_gallery(session, installation_key, index.model, index.key).find_learned(usable)]
     unchanged = np.setdiff1d(usable, changed)
     return unchanged if len(unchanged) >= MIN_GALLERY_SHARE * len(present) else present
 
