@@ -92,7 +92,11 @@ class Settings(BaseModel, frozen=True, extra="forbid"):
         "it; one that takes longer fails.",
     )
     poll_seconds: float = Field(
-        0.5, gt=0, description="How often processes look for changes, jobs and, at least once a second, revoked keys."
+        0.5,
+        gt=0,
+        le=1,
+        description="How often processes look for changes, jobs and revoked keys. An erasure counts on it that each "
+        "process has looked lately.",
     )
     wpca_after_faces: int = Field(
         2000,

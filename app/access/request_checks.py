@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -30,9 +31,14 @@ from app.storage.request_timestamp import RequestTimestamp
 Result = TypeVar("Result")
 log = logging.getLogger("likeness.access")
 MAX_KEY_CACHE_SECONDS = 1.0
+MAX_LOOKUP_SECONDS = 5.0
+"""For so long a request waits for the database to tell its key. A server that hangs closes no connection."""
 MULTIPART_OVERHEAD_BYTES = 65_536
 MAX_SMALL_JSON_BYTES = 2**20
 """Of a JSON body that its route does not declare to be large."""
+
+
+NO_ANSWER = "the database does not answer; nothing of this request was stored"
 
 
 class RequestChecks:
@@ -45,6 +51,7 @@ class RequestChecks:
         self.limits = RateLimits(settings)
         self.tokens = TokenVerifier(settings) if settings.oidc_issuer else None
         self._renewals: dict[str, asyncio.Task[None]] = {}
+        self._lookups: dict[asyncio.Future[Caller | None], float] = {}  # those under way, and when they began
         self._listens_to: Resources | None = None
         self._traffic = RequestTimestamp(settings.home)
 
@@ -216,7 +223,21 @@ class RequestChecks:
     async def _look_up(self, secret: str) -> Caller | None:
         if self.tokens is not None and is_token(secret):
             return await self.tokens.find_caller(secret)
-        return await asyncio.to_thread(self._read, lambda session: keys.find_caller(session, secret))
+        if any(time.monotonic() - began > MAX_LOOKUP_SECONDS for began in self._lookups.values()):
+            raise Busy(NO_ANSWER)  # further ones would take all threads
+        lookup = asyncio.to_thread(self._read, lambda session: keys.find_caller(session, secret))
+        under_way = asyncio.ensure_future(lookup)
+        self._lookups[under_way] = time.monotonic()
+        under_way.add_done_callback(self._end_lookup)
+        try:
+            return await asyncio.wait_for(asyncio.shield(under_way), MAX_LOOKUP_SECONDS)
+        except TimeoutError as error:
+            raise Busy(NO_ANSWER) from error
+
+    def _end_lookup(self, lookup: asyncio.Future[Caller | None]) -> None:
+        del self._lookups[lookup]
+        if not lookup.cancelled():
+            lookup.exception()  # which nobody waits for any more, if it came too late
 
     def _listen_for_revocations(self) -> None:
         """Have the cache cleared when a key is revoked in this process or, with Redis, in another."""

@@ -28,6 +28,7 @@ from app.startup import CannotStart
 log = logging.getLogger("likeness.engine")
 
 RETRY_SECONDS = 1.0
+WATCH_SECONDS = 0.5
 MAX_STOP_SECONDS = 2.0
 """Work that takes longer is left unfinished, so that the process ends in time."""
 
@@ -47,9 +48,12 @@ class IndexFollower:
         self.when_outdated: Callable[[CannotStart], None] = lambda _: None  # ends the process
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="follower", daemon=True)
+        self._watch = threading.Thread(target=self._watch_reach, name="reach-watch", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
+        if self.resources.reach is not None:
+            self._watch.start()
 
     def stop(self) -> None:
         """End the thread, save the indexes that have changed, and delete this process's rows of `followers`."""
@@ -119,6 +123,12 @@ class IndexFollower:
         self._stopping.set()
         self.when_outdated(error)
 
+    def _watch_reach(self) -> None:
+        """Notice that the follower waits for an answer that does not come."""
+        assert self.resources.reach is not None
+        while not self._stopping.wait(WATCH_SECONDS):
+            self.resources.reach.note_silence()
+
     def _pause(self) -> float:
         """Return after how many seconds the next step is due though nobody tells of a change."""
         poll, due_in = self.resources.settings.poll_seconds, self.reporter.due_in
@@ -127,6 +137,8 @@ class IndexFollower:
     def _run(self) -> None:
         heaps = HeapTrimmer()
         while not self._stopping.is_set():
+            if self.resources.reach is not None:
+                self.resources.reach.note_step()
             try:
                 self.step()
                 heaps.trim_if_due()  # of all threads of the process: this one looks at it now and then anyway

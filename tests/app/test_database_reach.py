@@ -114,8 +114,15 @@ def test_a_process_whose_follower_is_held_up_answers_only_while_nobody_reaches_t
     wait(SECONDS)
     one.note_answer()
     one.check()  # it serves nothing before its follower's first step
+    one.note_step()
     one.note_caught_up()
-    wait(9.9)
+    wait(SECONDS)
+    one.note_answer()
+    one.check()  # the next step is not due
+    one.note_step()
+    wait(5.0)
+    one.note_step()  # after a failure
+    wait(3.9)
     one.note_answer()
     one.check()
     wait(0.2)
@@ -130,8 +137,41 @@ def test_a_process_whose_follower_is_held_up_answers_only_while_nobody_reaches_t
     one.check()
 
 
+@pytest.mark.parametrize("others_are_answered", [True, False])
+def test_a_process_that_gets_no_answer_and_no_error_counts_as_cut_off_if_others_are_answered(
+    tmp_path: Path, wait: Wait, others_are_answered: bool
+) -> None:
+    one, other = DatabaseReach(tmp_path), DatabaseReach(tmp_path)
+    one.note_answer()
+    one.note_step()
+    for _ in range(20):
+        one.check()
+        one.note_silence()
+        if others_are_answered:
+            other.note_answer()
+        wait(0.5)
+    if others_are_answered:
+        with pytest.raises(Busy, match="from others"):
+            one.check()
+    else:
+        one.check()
+
+
+def test_between_two_steps_nobody_waits_for_an_answer(tmp_path: Path, wait: Wait) -> None:
+    one, other = DatabaseReach(tmp_path), DatabaseReach(tmp_path)
+    one.note_step()
+    one.note_caught_up()
+    for _ in range(40):
+        one.note_silence()
+        other.note_answer()
+        wait(0.5)
+    one.check()
+
+
 def test_a_process_is_held_up_before_an_erasure_stops_to_wait_for_it() -> None:
-    assert reach.MAX_SILENCE_SECONDS + HEARTBEAT_SECONDS < ALIVE_SECONDS
+    """Its last heartbeat may be as old as one that was not due yet, and a step is begun after two pauses at most."""
+    longest_pause = next(limit.le for limit in Settings.model_fields["poll_seconds"].metadata if hasattr(limit, "le"))
+    assert reach.MAX_SILENCE_SECONDS + HEARTBEAT_SECONDS + 2 * longest_pause < ALIVE_SECONDS
 
 
 def test_every_answer_of_postgresql_is_a_sign(tmp_path: Path, postgres: str) -> None:

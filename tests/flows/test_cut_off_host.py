@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.access import keys
+from app.access import keys, request_checks
 from app.config import Settings
 from app.db.migrate import upgrade_database
 from app.db.servers import reach
@@ -31,10 +31,15 @@ MODEL = make_model("m-one")
 
 
 class Cable:
-    """A TCP address of a PostgreSQL server that listens on a socket of Unix; it can be cut and mended."""
+    """A TCP address of a PostgreSQL server that listens on a socket of Unix; it can be cut and mended.
+
+    passes: cleared while nothing is passed on, as by a proxy that hangs: it closes no connection
+    """
 
     def __init__(self, path: str) -> None:
         self.path, self.is_cut = path, False
+        self.passes = threading.Event()
+        self.passes.set()
         self.ends: list[socket.socket] = []
         self.listener = socket.create_server(("127.0.0.1", 0))
         threading.Thread(target=self._accept, daemon=True).start()
@@ -70,6 +75,7 @@ class Cable:
     def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
         with suppress(OSError):
             while part := source.recv(65536):
+                self.passes.wait()
                 target.sendall(part)
         for end in (source, target):
             with suppress(OSError):
@@ -97,6 +103,7 @@ def service(tmp_path: Path, database_server: Any, cable: Cable) -> Iterator[Serv
     with run_service(settings) as started:
         yield started
         cable.mend()
+        cable.passes.set()
 
 
 @pytest.fixture
@@ -220,3 +227,54 @@ def test_a_host_goes_on_to_answer_while_nobody_reaches_the_database(
         failures |= set() if answer.is_success else {answer.text}
         time.sleep(0.1)
     assert failures == set()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the service wait less long for an answer of the database."""
+    monkeypatch.setattr(reach, "SILENT_SECONDS", 1.0)
+    monkeypatch.setattr(request_checks, "MAX_LOOKUP_SECONDS", 1.0)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_host_whose_proxy_hangs_names_nobody_while_others_reach_the_database(
+    service: Service, other_host: Resources, cable: Cable
+) -> None:
+    rows, names = people(20, 3)
+    gallery = GalleryWriter(service.resources).make(MODEL)
+    gallery.add({MODEL.id: rows}, names)
+
+    search = partial(search_by_row, service, rows)
+    wait_until(lambda: names[0] in search(0).text, "the gallery is not served")
+    service.wait_for_indexes()
+    with keep_reading(other_host):
+        cable.passes.clear()
+        with writing(other_host.database) as session:
+            change_subject(session, "staff", names[0], SubjectIn(consent=False))
+        wait_until(lambda: search(0).status_code == 503, "the host whose proxy hangs goes on to answer")
+        answers = [search(0) for _ in range(20)]
+        assert {(answer.status_code, "retry-after" in answer.headers) for answer in answers} == {(503, True)}
+        assert "from others" in answers[0].text
+        cable.passes.set()
+        wait_until(lambda: search(3).is_success, "the host does not recover")
+    assert names[0] not in search(0).text
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_host_goes_on_to_answer_while_the_database_hangs_for_everybody(
+    service: Service, other_host: Resources, cable: Cable
+) -> None:
+    rows, names = people(20, 3)
+    gallery = GalleryWriter(service.resources).make(MODEL)
+    gallery.add({MODEL.id: rows}, names)
+
+    search = partial(search_by_row, service, rows)
+    wait_until(lambda: search(0).is_success, "the gallery is not served")
+    service.wait_for_indexes()
+    cable.passes.clear()
+    answers, deadline = list[httpx.Response](), time.monotonic() + 6.0
+    while time.monotonic() < deadline:
+        answers.append(search(3))
+        time.sleep(0.1)
+    assert {answer.text for answer in answers if not answer.is_success} == set()
+    assert len(answers) > 10, "each answer is waited for"

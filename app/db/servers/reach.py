@@ -27,8 +27,10 @@ GRACE_SECONDS = 2.0
 CONFIRMING_SECONDS = 1.0
 """For so long after another's sign the database must stay away: when it is back, all processes reach it by and by."""
 OLD_SECONDS = 86_400.0
-MAX_SILENCE_SECONDS = 10.0
-"""For so long the follower may not have caught up. An erasure stops to wait for the process a few seconds later."""
+MAX_SILENCE_SECONDS = 9.0
+"""So long a step of the follower may take. An erasure stops to wait for the process a few seconds later."""
+SILENT_SECONDS = 5.0
+"""After so long without any answer, while the follower waits for one, the database counts as lost."""
 RECENT_SECONDS = 5.0
 """The database counts as reached for so long after an answer of it."""
 LOST_HERE = "the database cannot be reached from this process, but from others: what it holds may be out of date"
@@ -48,7 +50,7 @@ class DatabaseReach:
         self._folder = home / SIGNS_FOLDER
         self._name = f"{socket.gethostname()[:24]}-{os.getpid()}-{uuid4().hex[:8]}"
         self._signed_at = self._compared_at = self._answered_at = float("-inf")
-        self._caught_up_at = float("inf")
+        self._step_began_at: float | None = None
         self.is_alone = self._is_warned = False
         self._lost_at: float | None = None
         self._known: Mapping[str, int] | None = None
@@ -70,10 +72,15 @@ class DatabaseReach:
             else:
                 self._is_warned = False
 
+    def note_step(self) -> None:
+        """Note that this process begins to read what others have changed, unless it has begun and not ended."""
+        if self._step_began_at is None:
+            self._step_began_at = time.monotonic()
+
     def note_caught_up(self) -> None:
-        """Note that this process has read what others have changed. Before the first time, it serves nothing."""
+        """Note that this process has read what others have changed."""
         self.is_alone = False
-        self._caught_up_at = time.monotonic()
+        self._step_began_at = None
 
     def note_loss(self) -> None:
         """Note that the database could not be reached, and look whether others reach it meanwhile."""
@@ -95,12 +102,21 @@ class DatabaseReach:
             log.error("database.lost_here others_reach_it=true")
             self.is_alone = True
 
+    def note_silence(self) -> None:
+        """Note that the database is lost if nobody has had an answer of it for a while. To be called all the time.
+
+        A proxy or a server that hangs closes no connection, so that no statement ever fails.
+        """
+        began = self._step_began_at
+        if began is not None and time.monotonic() - max(self._answered_at, began) > SILENT_SECONDS:
+            self.note_loss()
+
     def find_fault(self) -> str | None:
         """Return why this process must not answer; None if it may."""
         if self.is_alone:
             return LOST_HERE
-        now = time.monotonic()
-        is_held_up = now - self._caught_up_at > MAX_SILENCE_SECONDS
+        now, began = time.monotonic(), self._step_began_at
+        is_held_up = began is not None and now - began > MAX_SILENCE_SECONDS
         return HELD_UP if is_held_up and now - self._answered_at <= RECENT_SECONDS else None
 
     def check(self) -> None:
