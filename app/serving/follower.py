@@ -137,8 +137,6 @@ class IndexFollower:
     def _run(self) -> None:
         heaps = HeapTrimmer()
         while not self._stopping.is_set():
-            if self.resources.reach is not None:
-                self.resources.reach.note_step()
             try:
                 self.step()
                 heaps.trim_if_due()  # of all threads of the process: this one looks at it now and then anyway

@@ -23,7 +23,7 @@ SECONDS = 60
 def wait(monkeypatch: pytest.MonkeyPatch) -> Wait:
     """Have time go on, by so many seconds."""
     at = [1000.0]
-    monkeypatch.setattr(reach.time, "monotonic", lambda: at[0])
+    monkeypatch.setattr(reach, "read_clock", lambda: at[0])
 
     def go_on(seconds: float) -> None:
         at[0] += seconds
@@ -59,6 +59,7 @@ def test_a_process_that_others_reach_the_database_without_is_alone_until_it_has_
     lose(one, wait, SECONDS)
     one.note_answer()
     assert one.is_alone, "what the others have changed is not read yet"
+    one.note_answer()
     one.note_caught_up()
     one.check()
     lose(one, wait, SECONDS)
@@ -114,27 +115,30 @@ def test_a_process_whose_follower_is_held_up_answers_only_while_nobody_reaches_t
     wait(SECONDS)
     one.note_answer()
     one.check()  # it serves nothing before its follower's first step
-    one.note_step()
     one.note_caught_up()
-    wait(SECONDS)
-    one.note_answer()
-    one.check()  # the next step is not due
-    one.note_step()
-    wait(5.0)
-    one.note_step()  # after a failure
-    wait(3.9)
+    wait(8.9)
     one.note_answer()
     one.check()
     wait(0.2)
     with pytest.raises(Busy, match="has not read the last changes"):
         one.check()
-    wait(5.0)
-    one.check()  # no thread of it is answered any more: that is for the signs
-    one.note_answer()
+    lose(one, wait, SECONDS)
     with pytest.raises(Busy, match="has not read the last changes"):
-        one.check()
+        one.check()  # it did not know the last changes when it lost the database
+    one.note_answer()
     one.note_caught_up()
     one.check()
+    lose(one, wait, SECONDS)
+    one.check()
+
+
+def watch(one: DatabaseReach, wait: Wait, seconds: int, *others: DatabaseReach) -> None:
+    """Have a process that gets no answer watch for so long, which the others reach."""
+    for _ in range(2 * seconds):
+        for other in others:
+            other.note_answer()
+        one.note_silence()
+        wait(0.5)
 
 
 @pytest.mark.parametrize("others_are_answered", [True, False])
@@ -143,13 +147,8 @@ def test_a_process_that_gets_no_answer_and_no_error_counts_as_cut_off_if_others_
 ) -> None:
     one, other = DatabaseReach(tmp_path), DatabaseReach(tmp_path)
     one.note_answer()
-    one.note_step()
-    for _ in range(20):
-        one.check()
-        one.note_silence()
-        if others_are_answered:
-            other.note_answer()
-        wait(0.5)
+    one.note_caught_up()
+    watch(one, wait, SECONDS, *([other] if others_are_answered else []))
     if others_are_answered:
         with pytest.raises(Busy, match="from others"):
             one.check()
@@ -157,14 +156,25 @@ def test_a_process_that_gets_no_answer_and_no_error_counts_as_cut_off_if_others_
         one.check()
 
 
-def test_between_two_steps_nobody_waits_for_an_answer(tmp_path: Path, wait: Wait) -> None:
-    one, other = DatabaseReach(tmp_path), DatabaseReach(tmp_path)
-    one.note_step()
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_process_that_was_frozen_answers_nothing_until_it_has_caught_up(
+    tmp_path: Path, wait: Wait, is_lost: bool
+) -> None:
+    one = DatabaseReach(tmp_path)
+    one.note_answer()
     one.note_caught_up()
-    for _ in range(40):
-        one.note_silence()
-        other.note_answer()
-        wait(0.5)
+    if is_lost:
+        watch(one, wait, SECONDS)
+        one.check()
+    wait(SECONDS)
+    for _ in range(10):
+        with pytest.raises(Busy, match="has not read the last changes"):
+            one.check()
+        watch(one, wait, 1)
+    one.note_answer()
+    with pytest.raises(Busy, match="has not read the last changes"):
+        one.check()
+    one.note_caught_up()
     one.check()
 
 

@@ -2,7 +2,7 @@
 
 While nobody reaches the database, nothing changes, and what a process holds in memory may be searched. Once others
 reach it, they may revoke a key, or erase somebody, of whom this process would not hear. Nor would it while its follower
-waits for an answer, or is held up, and other threads of the process are answered.
+waits for an answer, or is held up, and other threads of the process are answered; nor while the process was frozen.
 """
 
 import logging
@@ -28,16 +28,23 @@ CONFIRMING_SECONDS = 1.0
 """For so long after another's sign the database must stay away: when it is back, all processes reach it by and by."""
 OLD_SECONDS = 86_400.0
 MAX_SILENCE_SECONDS = 9.0
-"""So long a step of the follower may take. An erasure stops to wait for the process a few seconds later."""
+"""For so long the follower may not have caught up. An erasure stops to wait for the process a few seconds later."""
 SILENT_SECONDS = 5.0
 """After so long without any answer, while the follower waits for one, the database counts as lost."""
-RECENT_SECONDS = 5.0
-"""The database counts as reached for so long after an answer of it."""
+MAX_UNNOTED_SECONDS = 5.0
+"""While the database is away, its loss is noted at least so often, unless the process is frozen."""
 LOST_HERE = "the database cannot be reached from this process, but from others: what it holds may be out of date"
 HELD_UP = "this process has not read the last changes of the database: what it holds may be out of date"
 REACH_OPTION = "reach"
 
+CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # which goes on while the machine is suspended
+
 log = logging.getLogger("likeness.database")
+
+
+def read_clock() -> float:
+    """Return seconds that only their differences mean anything of."""
+    return time.clock_gettime(CLOCK)
 
 
 class DatabaseReach:
@@ -50,8 +57,9 @@ class DatabaseReach:
         self._folder = home / SIGNS_FOLDER
         self._name = f"{socket.gethostname()[:24]}-{os.getpid()}-{uuid4().hex[:8]}"
         self._signed_at = self._compared_at = self._answered_at = float("-inf")
-        self._step_began_at: float | None = None
-        self.is_alone = self._is_warned = False
+        self._caught_up_at = float("inf")
+        self._noted_at = float("-inf")
+        self.is_alone = self._is_warned = self._is_noticed_in_time = False
         self._lost_at: float | None = None
         self._known: Mapping[str, int] | None = None
         self._other_at: float | None = None
@@ -59,7 +67,7 @@ class DatabaseReach:
     def note_answer(self, *_: Any) -> None:
         """Note that the database has answered, and leave a sign of it for the others."""
         self._lost_at = None
-        self._answered_at = now = time.monotonic()
+        self._answered_at = now = read_clock()
         if now - self._signed_at >= SIGN_SECONDS:
             self._signed_at = now
             try:
@@ -72,19 +80,17 @@ class DatabaseReach:
             else:
                 self._is_warned = False
 
-    def note_step(self) -> None:
-        """Note that this process begins to read what others have changed, unless it has begun and not ended."""
-        if self._step_began_at is None:
-            self._step_began_at = time.monotonic()
-
     def note_caught_up(self) -> None:
-        """Note that this process has read what others have changed."""
+        """Note that this process has read what others have changed. Before the first time, it serves nothing."""
         self.is_alone = False
-        self._step_began_at = None
+        self._caught_up_at = read_clock()
 
     def note_loss(self) -> None:
         """Note that the database could not be reached, and look whether others reach it meanwhile."""
-        now = time.monotonic()
+        now = read_clock()
+        if self._lost_at is None or now - self._noted_at > MAX_UNNOTED_SECONDS:
+            self._is_noticed_in_time = now - self._caught_up_at <= MAX_SILENCE_SECONDS
+        self._noted_at = now
         if self._lost_at is None:
             self._lost_at, self._known, self._other_at = now, None, None
         if self.is_alone or now - self._compared_at < COMPARISON_SECONDS:
@@ -103,21 +109,23 @@ class DatabaseReach:
             self.is_alone = True
 
     def note_silence(self) -> None:
-        """Note that the database is lost if nobody has had an answer of it for a while. To be called all the time.
+        """Note that the database is lost if it was before, or if it has answered nobody for a while.
 
-        A proxy or a server that hangs closes no connection, so that no statement ever fails.
+        A proxy or a server that hangs closes no connection, so that no statement ever fails. To be called all the time.
         """
-        began = self._step_began_at
-        if began is not None and time.monotonic() - max(self._answered_at, began) > SILENT_SECONDS:
+        last_answer_at = max(self._answered_at, self._caught_up_at)
+        if self._lost_at is not None or read_clock() - last_answer_at > SILENT_SECONDS:
             self.note_loss()
 
     def find_fault(self) -> str | None:
         """Return why this process must not answer; None if it may."""
         if self.is_alone:
             return LOST_HERE
-        now, began = time.monotonic(), self._step_began_at
-        is_held_up = began is not None and now - began > MAX_SILENCE_SECONDS
-        return HELD_UP if is_held_up and now - self._answered_at <= RECENT_SECONDS else None
+        now = read_clock()
+        if now - self._caught_up_at <= MAX_SILENCE_SECONDS:
+            return None
+        is_loss_known = self._lost_at is not None and now - self._noted_at <= MAX_UNNOTED_SECONDS
+        return None if is_loss_known and self._is_noticed_in_time else HELD_UP
 
     def check(self) -> None:
         """Raises Busy while this process alone has lost the database, or its follower is held up."""
