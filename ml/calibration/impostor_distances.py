@@ -72,6 +72,17 @@ class ImpostorDistances:
         nearer: Distances = np.interp(distance, *self._curve, left=0, right=self.n)
         return (nearer + 1) / (self.n + 1)
 
+    def join_strictest(self, other: Self) -> Self:
+        """Return the distribution that has, at each distance, the greater share of nearer pairs of the two."""
+        kept, n = np.union1d(self.distances, other.distances), max(self.n, other.n)
+        shares = np.stack([np.interp(kept, *one._curve, left=0, right=one.n) / one.n for one in (self, other)])
+        chosen = np.empty(0)
+        if self.effective and other.effective:
+            effective = np.stack([np.interp(kept, one.distances, one.effective) for one in (self, other)])
+            chosen = np.where(shares == shares.max(axis=0), effective, np.inf).min(axis=0)
+        counts = np.ceil(shares.max(axis=0) * n - 1e-9).astype(np.int64)
+        return type(self)(n, tuple(kept.tolist()), tuple(counts.tolist()), tuple(chosen.round(1).tolist()))
+
     @cached_property
     def _curve(self) -> tuple[Distances, Distances]:
         """The distances and counts as arrays: a search asks for rates, and converting takes longer than looking up."""

@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.calibration import MIN_PAIRS_PER_CLASS, Calibration
-from ml.embedder_training.carried_distances import carry_over
+from ml.calibration import MIN_PAIRS_PER_CLASS, Calibration, choose_faces
+from ml.embedder_training.carried_distances import carry_over, pair_distances
 from ml.embedder_training.examples import TaskExamples
 from ml.embedder_training.holdout_fit import HoldoutFit
-from ml.embedder_training.task_measurement import MAX_CALIBRATION_PAIRS, TaskMeasurement
+from ml.embedder_training.task_measurement import MAX_CALIBRATION_PAIRS, Distances, TaskMeasurement
 from ml.embedders.base import Embedder
 from ml.sampling.value_pairs import draw_pairs
 from ml.types import Ids, Rows
 
-COMPARED_SHARES = (0.05,)
-"""The share of impostor pairs of learned people by which the two fits are compared: see `carry_over`."""
+MAX_STRANGER_PAIRS = 50_000
+"""Pairs of a held-out and a learned person that are measured."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +49,10 @@ def calibrate_tasks(
         calibration = None
         if holdout and measured and min(len(measured.genuine), len(measured.impostor)) >= MIN_PAIRS_PER_CLASS:
             by_held_out.append(task)
-            of_holdout[task] = Calibration.fit(measured.genuine, measured.impostor, measured.impostor_people)
-            calibration = _calibrate_on_held_out(embedder, examples, rows, holdout, measured)
+            impostor, impostor_people = _measure_strangers(examples, people, rows, holdout, measured)
+            of_holdout[task] = Calibration.fit(measured.genuine, impostor, impostor_people)
+            genuine, impostor = _carry_all_over(embedder, examples, rows, holdout, measured.genuine, impostor)
+            calibration = Calibration.fit(genuine, impostor, impostor_people)
         calibration = calibration or _calibrate_on_learned(embedder, examples, people, rows)
         if calibration is not None:
             calibrations[task] = calibration
@@ -58,20 +60,44 @@ def calibrate_tasks(
     return TaskCalibrations(calibrations, tuple(by_held_out), of_holdout)
 
 
-def _calibrate_on_held_out(
-    embedder: Embedder, examples: TaskExamples, rows: Rows, holdout: HoldoutFit, measured: TaskMeasurement
-) -> Calibration:
-    """Calibrate on held-out pairs, with the distances that they have on the scale of the embedder that serves.
+def _measure_strangers(
+    examples: TaskExamples, people: Ids, rows: Rows, holdout: HoldoutFit, measured: TaskMeasurement
+) -> tuple[Distances, Ids]:
+    """Return the (P,) distances of impostor pairs, and the (P, 2) people of each.
+
+    Pairs are those of a held-out person and a learned one, as of a stranger and somebody who is enrolled: learned
+    people lie farther apart. Where nothing is known of the faces but labels, they are the labelled pairs.
+    """
+    pairs = _draw_stranger_pairs(examples, people, holdout.held_out)
+    if len(pairs) < MIN_PAIRS_PER_CLASS:
+        return measured.impostor, measured.impostor_people
+    return pair_distances(holdout.embedder, rows, pairs, examples.task), people[pairs]
+
+
+def _carry_all_over(
+    embedder: Embedder, examples: TaskExamples, rows: Rows, holdout: HoldoutFit, *measured: Distances
+) -> list[Distances]:
+    """Return distances by the fit without the held-out people on the scale of the embedder that serves.
 
     Where too few pairs were learned from to compare the scales, these are taken to be the same.
     """
     pairs, same = _draw_known_pairs(examples, ~holdout.held_out)
-    before, after = (_pair_distances(e, rows, pairs[~same], examples.task) for e in (holdout.embedder, embedder))
-    genuine, impostor = (
-        distances if (carried := carry_over(distances, before, after, COMPARED_SHARES)) is None else carried
-        for distances in (measured.genuine, measured.impostor)
-    )
-    return Calibration.fit(genuine, impostor, measured.impostor_people)
+    before, after = (pair_distances(e, rows, pairs[~same], examples.task) for e in (holdout.embedder, embedder))
+    carried = [carry_over(distances, before, after) for distances in measured]
+    return [distances if one is None else one for distances, one in zip(measured, carried, strict=True)]
+
+
+def _draw_stranger_pairs(examples: TaskExamples, people: Ids, held_out: NDArray[np.bool_]) -> Ids:
+    """Return (P, 2) drawn pairs of a face of a held-out person and one of somebody else who differs in the task."""
+    known, draw = np.flatnonzero(~np.isnan(examples.truth)), np.random.default_rng(0)
+    faces = [choose_faces(np.where(held_out[known] == is_held_out, people[known], -1), draw) for is_held_out in (1, 0)]
+    if not all(map(len, faces)):
+        return np.empty((0, 2), np.int64)
+    pairs = np.stack([known[draw.choice(chosen, MAX_STRANGER_PAIRS)] for chosen in faces], axis=1)
+    pairs = np.unique(pairs, axis=0)
+    differs: NDArray[np.bool_] = np.abs(np.diff(examples.truth[pairs], axis=1)[:, 0]) > examples.tolerance
+    stranger_pairs: Ids = pairs[differs]
+    return stranger_pairs
 
 
 def _calibrate_on_learned(embedder: Embedder, examples: TaskExamples, people: Ids, rows: Rows) -> Calibration | None:
@@ -79,7 +105,7 @@ def _calibrate_on_learned(embedder: Embedder, examples: TaskExamples, people: Id
     pairs, same = _draw_known_pairs(examples, np.ones(len(rows), np.bool_))
     if min(same.sum(), (~same).sum()) < MIN_PAIRS_PER_CLASS:
         return None
-    distances = _pair_distances(embedder, rows, pairs, examples.task)
+    distances = pair_distances(embedder, rows, pairs, examples.task)
     return Calibration.fit(distances[same], distances[~same], people[pairs[~same]])
 
 
@@ -90,10 +116,3 @@ def _draw_known_pairs(examples: TaskExamples, chosen: NDArray[np.bool_]) -> tupl
     is_chosen = chosen[examples.pairs].all(axis=1)
     pairs = np.concatenate([drawn_pairs, examples.pairs[is_chosen]])
     return pairs, np.concatenate([drawn_same, examples.same[is_chosen]])
-
-
-def _pair_distances(embedder: Embedder, rows: Rows, pairs: Ids, task: str) -> NDArray[np.float64]:
-    """Compute the (P,) distances of (P, 2) pairs of rows."""
-    used, ends = np.unique(pairs, return_inverse=True)
-    distances = embedder.metric.pair_distances(embedder.embed(rows[used], task), ends.reshape(-1, 2))
-    return distances.astype(np.float64)

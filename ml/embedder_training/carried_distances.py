@@ -1,37 +1,47 @@
 """Carry distances of the fit without the held-out people over to the fit on everybody, which serves.
 
-Each fit has a scale of its own. How the two differ is seen in people whom both have learned from.
+Each fit has a scale of its own. How the two differ is seen in pairs of different people whom both have learned from.
 """
-
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ml.embedders.base import Embedder
+from ml.types import Ids, Rows
+
 Floats = NDArray[np.float64]
 
 MIN_COMPARED = 50
-"""With fewer distances under both fits, their scales cannot be compared."""
+"""With fewer pairs under both fits, their scales cannot be compared."""
+COMPARED_SHARE = 0.05
+"""The nearest pairs of learned people tell little of strangers: the second fit may move these, and no others."""
 
 
-def carry_over(distances: Floats, before: Floats, after: Floats, shares: Sequence[float]) -> Floats | None:
-    """Carry (S,) distances of one fit over to another, by (Q,) distances between the same faces under both.
+def carry_over(distances: Floats, before: Floats, after: Floats) -> Floats | None:
+    """Carry (S,) distances of one fit over to another, by the (Q,) distances of the same pairs under both.
 
-    For each of the shares (0 to 0.5), a line maps the quantile there, and the median, of the one fit to those of the
-    other. Where no distance is negative, another one maps 0 and the median: if the other fit keeps the nearest learned
-    people farther apart, strangers do not move away with them. The strictest line counts, by which a stranger comes
-    nearest. Infinite distances stay so.
+    A line maps the distance below which COMPARED_SHARE of the pairs are, and the median, of the one fit to those of
+    the other. Where no distance is negative, another one maps 0 and the median: if the other fit keeps the nearest
+    learned people farther apart, strangers do not move away with them. The stricter line counts, by which a stranger
+    comes nearer. Infinite distances stay so.
     Returns None where too few finite distances are compared, or where they are all alike.
     """
     is_finite = np.isfinite(before) & np.isfinite(after)
     if is_finite.sum() < MIN_COMPARED:
         return None
-    lows, lows_after = np.quantile(before[is_finite], shares), np.quantile(after[is_finite], shares)
-    median, median_after = np.median(before[is_finite]), np.median(after[is_finite])
-    if (lows >= median).any() or (lows_after >= median_after).any():
+    low, median = np.quantile(before[is_finite], (COMPARED_SHARE, 0.5))
+    low_after, median_after = np.quantile(after[is_finite], (COMPARED_SHARE, 0.5))
+    if low >= median or low_after >= median_after:
         return None
-    slopes = (median_after - lows_after) / (median - lows)
-    nearest: Floats = (lows_after + slopes * (distances[:, None] - lows)).min(axis=1)
+    nearer: Floats = low_after + (median_after - low_after) / (median - low) * (distances - low)
     if min(before.min(), after.min()) < 0:
-        return nearest
-    return np.minimum(nearest, distances * (median_after / median))
+        return nearer
+    proportional: Floats = distances * (median_after / median)
+    return np.minimum(nearer, proportional)
+
+
+def pair_distances(embedder: Embedder, rows: Rows, pairs: Ids, task: str) -> Floats:
+    """Compute the (P,) distances of (P, 2) pairs of (N, D) rows of descriptors."""
+    used, ends = np.unique(pairs, return_inverse=True)
+    distances = embedder.metric.pair_distances(embedder.embed(rows[used], task), ends.reshape(-1, 2))
+    return distances.astype(np.float64)

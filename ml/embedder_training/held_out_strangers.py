@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml import indexes
-from ml.embedder_training.carried_distances import carry_over
+from ml.calibration import draw_impostor_pairs
+from ml.embedder_training.carried_distances import carry_over, pair_distances
 from ml.embedder_training.holdout_fit import HoldoutFit
 from ml.embedders.base import Embedder
 from ml.identification.open_set import OpenSetCalibration
@@ -17,8 +18,8 @@ from ml.identification.stranger_searches import StrangerSearches
 from ml.types import Ids, Rows
 
 MAX_SEARCHES = 3000
-COMPARED_SHARES = (0.02, 0.05, 0.1)
-"""Shares of the searches for learned people by which the two fits are compared: see `carry_over`."""
+COMPARED_PAIRS = 50_000
+"""Pairs of different learned people by which the two fits are compared: see `carry_over`."""
 TASK = "identity"
 
 
@@ -83,7 +84,7 @@ def measure_held_out_strangers(
     with the one that serves, since too few people were learned from.
     """
     gallery = FittedGallery.from_faces(rows, people, names)
-    measured = [m for fit in fits if (m := _measure_fit(fit, serving, gallery, check)) is not None]
+    measured = [m for fit in fits if (m := _measure_fit(fit, serving, gallery, people, check)) is not None]
     if not measured:
         return None
     strangers, distances = (np.concatenate(parts) for parts in zip(*measured, strict=True))
@@ -95,16 +96,16 @@ def measure_held_out_strangers(
 
 
 def _measure_fit(
-    fit: HoldoutFit, serving: Embedder, gallery: FittedGallery, check: Callable[[], None]
+    fit: HoldoutFit, serving: Embedder, gallery: FittedGallery, people: Ids, check: Callable[[], None]
 ) -> tuple[Ids, NDArray[np.float64]] | None:
     """Return (S,) the positions of the strangers of a fit, and (S,) their distances; None as the caller states."""
     if TASK not in fit.embedder.tasks:
         return None
-    strangers, learned = gallery.sample(fit.held_out), gallery.sample(~fit.held_out)
+    strangers = gallery.sample(fit.held_out)
     if not len(strangers):
         return None
-    both = gallery.search(fit.embedder, np.concatenate([strangers, learned]), DecisionRule(), check)
-    refitted = gallery.search(serving, learned, DecisionRule(), check)
-    by_holdout, before = np.split(both.stranger, [len(strangers)])
-    distances = carry_over(by_holdout, before, refitted.stranger, COMPARED_SHARES)
+    searched = gallery.search(fit.embedder, strangers, DecisionRule(), check)
+    learned = draw_impostor_pairs(np.where(fit.held_out, -1, people), COMPARED_PAIRS, 0)
+    before, after = (pair_distances(e, gallery.rows, learned, TASK) for e in (fit.embedder, serving))
+    distances = carry_over(searched.stranger, before, after)
     return None if distances is None else (strangers, distances)

@@ -269,3 +269,18 @@ def test_the_spread_of_strangers_is_their_standard_deviation_where_they_are_norm
     draw = np.random.default_rng(0)
     assert ImpostorDistances.of(draw.normal(50, 3, 100_000)).spread == pytest.approx(3, rel=0.02)
     assert ImpostorDistances.of(np.full(100, 7.0)).spread == 0
+
+
+def test_of_two_samples_the_one_with_more_near_pairs_counts_at_each_distance() -> None:
+    rng = np.random.default_rng(0)
+    narrow, wide = rng.normal(5, 1, 4000), rng.normal(6, 2, 2000)
+    one, other = (ImpostorDistances.of(sample, keep=4000) for sample in (narrow, wide))
+    joined = one.join_strictest(other)
+    for rate in (0.001, 0.01, 0.1, 0.5):
+        expected = min(one.threshold(rate).distance, other.threshold(rate).distance)
+        assert joined.threshold(rate).distance == pytest.approx(expected, rel=0.01)
+    near, far = joined.threshold(0.01), joined.threshold(0.7)
+    assert (near.low, near.high) == pytest.approx(clopper_pearson(20, 2000), rel=0.1), "few pairs tell this rate"
+    assert (far.low, far.high) == pytest.approx(clopper_pearson(2800, 4000), rel=0.1)
+    unknown = ImpostorDistances(one.n, one.distances, one.counts)
+    assert unknown.join_strictest(other).threshold(0.01).enough is False

@@ -59,9 +59,10 @@ def measure_gallery(resources: Resources, collection: str, task: str, model: Mod
     [{candidates, recall_at_1, recall, ms}].
 
     The calibration is None if this gallery has too few pairs, or if subjects do not define the task; the model's own
-    calibration then applies. Probabilities come from this gallery's pairs. For a model that was trained on these people
-    they would be too high: they then come from the people held out of its training, and only the impostors, and so the
-    false-match rates, come from this gallery. Raises NotFound.
+    calibration then applies. Probabilities come from this gallery's pairs. A model keeps the people whom it has learned
+    from farther apart than others: for one that was trained on these people, probabilities come from the people held
+    out of its training, and false-match rates from pairs of one of these and a learned one, or from this gallery where
+    its pairs are nearer. Raises NotFound.
     """
     with snapshot(resources.database) as session:
         created_at = session.scalar(select(Collection.created_at).where(Collection.id == collection))
@@ -209,7 +210,7 @@ def _measure_index(
     if loaded.key.task != "identity":
         calibration = None
     if calibration and (unseen := _read_held_out_calibration(loaded.model, loaded.key, learned)):
-        calibration = replace(unseen, impostors=calibration.impostors)
+        calibration = replace(unseen, impostors=unseen.impostors.join_strictest(calibration.impostors))
     labelled_subjects, joined_people = constraints.constraints.labelled_subjects, constraints.joined_people
     joined = faces.name_labelled(labelled_subjects).join(joined_people)
     is_joined = np.isin(faces.owners, [*joined_people, *joined_people.values()])
