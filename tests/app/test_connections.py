@@ -498,12 +498,24 @@ def test_the_register_forgets_closed_connections() -> None:
     assert remaining == 0
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: x\r\n", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"])
-def test_connections_without_a_request_keep_nobody_out(
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET / HTTP/1.1\r\nHost: x\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 900000\r\n\r\nslow",
+        b"GET /whole HTTP/1.1\r\nHost: x\r\n\r\n",
+    ],
+    ids=["nothing", "headers", "answered", "slow body", "unread answer"],
+)
+def test_connections_that_wait_for_their_clients_keep_nobody_out(
     server: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
     """Whoever has several addresses can open all connections, which would be refused to everybody else."""
     monkeypatch.setattr(server.register, "max_connections", 12)
+    monkeypatch.setattr(connections, "MIN_SLOW_SECONDS", 0.1)
+    monkeypatch.setattr(progress, "MAX_STALL_SECONDS", 60)
     monkeypatch.setattr(protocol, "MAX_HEADER_SECONDS", 60)
     with ExitStack() as stack:
         kept = stack.enter_context(connect(server.port))
@@ -518,6 +530,23 @@ def test_connections_without_a_request_keep_nobody_out(
         kept.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         assert read_answer(kept, timeout=MAX_SECONDS).status == 200
         assert server.count() <= 12
+
+
+def test_slow_connections_are_not_closed_for_others_of_their_address(
+    server: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All connections of a proxy come from one address. Who opens ever new ones would have none be slow for long."""
+    monkeypatch.setattr(server.register, "max_connections", 8)
+    monkeypatch.setattr(connections, "MIN_SLOW_SECONDS", 0.1)
+    with ExitStack() as stack:
+        slow = [stack.enter_context(connect(server.port)) for _ in range(8)]
+        for connection in slow:
+            connection.sendall(b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nslow")
+        time.sleep(0.3)
+        assert exchange(server.port, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").status == 503
+        for connection in slow:
+            connection.sendall(b"!")
+        assert [read_answer(connection, timeout=MAX_SECONDS).body for connection in slow] == [b"5"] * 8
 
 
 def test_connections_whose_requests_run_are_not_closed_for_others(

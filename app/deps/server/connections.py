@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from operator import itemgetter
 from typing import Protocol
 
 SWEEP_SECONDS = 1.0
@@ -13,6 +14,8 @@ MAX_UNSENT_BYTES = 128 * 2**20
 REFUSED_SHARE = 4
 """One refused connection for so many accepted ones may stay open until its client has read why."""
 IPV6_SITE_BITS = 64
+MIN_SLOW_SECONDS = 2.0
+"""A client that has moved less than `MIN_BYTES_PER_STALL` for so long gives up its place to another address."""
 
 
 class Connection(Protocol):
@@ -25,6 +28,10 @@ class Connection(Protocol):
     @property
     def waiting_since(self) -> float | None:
         """Since when it has waited for a request, or for the rest of its headers; None if it does not."""
+
+    @property
+    def slow_since(self) -> float | None:
+        """Since when its client has sent little of a body, or read little of an answer; None if neither is awaited."""
 
     def check_progress(self, now: float) -> None:
         """Close the connection if its client is too slow. now: as the event loop's clock has it"""
@@ -51,8 +58,8 @@ class ConnectionRegister:
     def add(self, connection: Connection, host: str) -> str:
         """Add a connection. Returns why it must be refused, or an empty text. host: the address of its client
 
-        While all are open, it takes the place of one that waits for a request: whoever holds connections without using
-        them, even from several addresses, keeps nobody out.
+        While all are open, it takes the place of one that waits for a request or for a slow client: whoever holds
+        connections without using them, even from several addresses, keeps nobody out.
         """
         address = group_address(host)
         self.open[connection] = address
@@ -68,17 +75,19 @@ class ConnectionRegister:
     def _close_waiting(self, newest: Connection) -> bool:
         """Close the connection that waits longest for a request, of the address with most, but not the newest.
 
-        Returns False if none of that address waits.
+        If none of that address does, and the newest is of another one, close its connection whose client is slow for
+        longest. Clients of one address do not take each other's places so: the slow ones would be new all the time.
+        Returns False if none is closed.
         """
         [(largest, _)] = self.counts.most_common(1)
-        waiting = [
-            (since, number, connection)
-            for number, (connection, address) in enumerate(self.open.items())
-            if address == largest and connection is not newest and (since := connection.waiting_since) is not None
-        ]
+        others = [one for one, address in self.open.items() if address == largest and one is not newest]
+        waiting = [(since, one) for one in others if (since := one.waiting_since) is not None]
+        if not waiting and self.open[newest] != largest:
+            slow_since = asyncio.get_running_loop().time() - MIN_SLOW_SECONDS
+            waiting = [(since, one) for one in others if (since := one.slow_since) is not None and since <= slow_since]
         if not waiting:
             return False
-        _, _, longest = min(waiting)
+        _, longest = min(waiting, key=itemgetter(0))
         self.remove(longest)
         longest.abort()
         return True

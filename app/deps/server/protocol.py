@@ -201,6 +201,13 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         is_waiting = self.phase in (Phase.REQUEST, Phase.HEADERS) and not is_answering and self.refused_at is None
         return self.phase_began_at if is_waiting and not self.transport.get_write_buffer_size() else None
 
+    @property
+    def slow_since(self) -> float | None:
+        """Since when its client has sent little of a body, or read little of an answer; None if neither is awaited."""
+        if self.transport.get_write_buffer_size():
+            return self.answer_stall.began_at
+        return self.body_stall.began_at if self.phase is Phase.BODY and not self.flow.read_paused else None
+
     def abort(self) -> None:
         """Close the connection at once."""
         self.transport.abort()
