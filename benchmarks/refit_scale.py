@@ -63,7 +63,10 @@ def draw_labels(people: int, photos: int, rng: np.random.Generator) -> tuple[Ids
 
 
 def measure(method: str, people: int, photos: int, fits: int, seed: int) -> list[float]:
-    """Return % of strangers named by the threshold of the first fit, and by that of the fit that serves."""
+    """Return % of strangers named by the threshold of the first fit, and by that of the fit that serves.
+
+    NaN where these people are too few for a threshold.
+    """
     rng = np.random.default_rng(seed)
     axes = np.linalg.qr(rng.normal(size=(DIM, DIM)))[0]
     rows, strangers = draw_faces(people, photos, axes, rng), draw_faces(STRANGERS, 1, axes, rng)
@@ -87,7 +90,9 @@ def measure(method: str, people: int, photos: int, fits: int, seed: int) -> list
     for scale in (first, serving):
         known = measure_held_out_strangers(holdouts, scale, owners, rows, names=names)
         threshold = known.threshold(FPIR, len(rows)) if known else None
-        assert threshold is not None
+        if threshold is None:
+            shares.append(np.nan)
+            continue
         measured = MeasuredGallery(index, gallery.people, rule, threshold)
         shares.append(100 * float(measured.judge(serving.embed(strangers, TASK))[NAMED].mean()))
     return shares
@@ -106,10 +111,9 @@ def main(arguments: list[str] | None = None) -> None:
     )
     for method in args.methods:
         measured = [measure(method, args.people, args.photos, args.fits, seed) for seed in range(args.seeds)]
-        first, serving = np.array(measured).T
-        print(
-            f"{method}: {first.mean():.2f} ({first.max():.2f}) | {serving.mean():.2f} ({serving.max():.2f})", flush=True
-        )
+        columns = (f"{np.nanmean(part):.2f} ({np.nanmax(part):.2f})" for part in np.array(measured).T)
+        without = int(np.isnan(measured).any(axis=1).sum())
+        print(f"{method}: {' | '.join(columns)}{f', {without} without a threshold' * bool(without)}", flush=True)
 
 
 if __name__ == "__main__":
