@@ -9,10 +9,14 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from app.db.session import RAW_ROWS_PER_BATCH, reading, stream_raw_rows, writing
-from app.db.tables import Subject
+from app.db.tables import Collection, Subject
 from app.resources import Resources
 from app.serving.calibration import gallery_calibration
-from app.serving.calibration.gallery_calibration import GalleryFaces, read_faces
+from app.serving.calibration.gallery_calibration import GalleryFaces, read_faces, renew_calibration
+from app.serving.compensation.store import NO_COMPENSATION
+from app.serving.index_builder import IndexKey, build_index
+from app.serving.labels.constraints import ServedConstraints
+from app.serving.loaded_index import LoadedIndex
 from ml.identification.open_set import OpenSetCalibration
 from tests.rows import GalleryWriter, make_model, people
 
@@ -91,3 +95,26 @@ def test_people_who_refused_are_left_out_of_the_measurement_of_strangers(resourc
     assert (strangers.people, strangers.gallery_faces) == (160, 320)
     assert np.isfinite(strangers.distances).sum() == len(strangers.distances) > 0
     assert (measured["faces"], measured["named_faces"]) == (600, 320)
+
+
+def test_a_calibration_during_which_faces_are_removed_is_given_up(
+    resources: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, subjects = people(60, 2)
+    model = make_model("m-1")
+    GalleryWriter(resources).make(model).add({model.id: rows}, subjects)
+    with reading(resources.database) as session:
+        created_at = session.get_one(Collection, "staff").created_at
+        key = IndexKey("staff", "identity", model.id, created_at)
+        index = build_index(session, key, rows.shape[1], model.metric, "cpu")
+    loaded = LoadedIndex(key, model, index, 1, NO_COMPENSATION)
+    read_rows = index.rows
+
+    def remove_and_read(ids: np.ndarray) -> np.ndarray:
+        index.remove(ids[:1])
+        return read_rows(ids)
+
+    monkeypatch.setattr(index, "rows", remove_and_read)
+    assert not renew_calibration(resources, loaded, ServedConstraints())
+    monkeypatch.setattr(index, "rows", read_rows)
+    assert renew_calibration(resources, loaded, ServedConstraints())

@@ -27,7 +27,7 @@ from app.serving.loaded_index import LoadedIndex
 from ml import registry
 from ml.calibration import Calibration, draw_impostor_pairs, sample_genuine
 from ml.distances import Distance
-from ml.errors import TooFewPairs
+from ml.errors import TooFewPairs, WrongShape
 from ml.identification.open_set import MIN_GALLERY_SHARE, VERSION, OpenSetCalibration
 from ml.identification.person_distance import DecisionRule
 from ml.identification.searches import GalleryPeople
@@ -99,12 +99,18 @@ def measure_with_compensation(
 
 
 def renew_calibration(resources: Resources, loaded: LoadedIndex, constraints: ServedConstraints) -> bool:
-    """Calibrate a model on its live index and store the result. Returns False if the deployment has dropped it."""
+    """Calibrate a model on its live index and store the result.
+
+    Returns False if the deployment has dropped it, or if faces were removed meanwhile: it is calibrated again then.
+    """
     key, database = loaded.key, resources.database
     with snapshot(database) as session:
         faces, refused = read_faces(session, key.collection), read_refused_faces(session, key.collection)
         learned = read_learned_gallery(session, resources.installation_key, loaded.model, key)
-    calibration = _measure_index(loaded, faces, refused, learned, constraints)
+    try:
+        calibration = _measure_index(loaded, faces, refused, learned, constraints)
+    except WrongShape:
+        return False
     with writing(database) as session:
         collection = session.get(Collection, key.collection, with_for_update=True, populate_existing=True)
         deployment = session.get(Deployment, (key.collection, key.task), populate_existing=True)
