@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import parse_qs
 
@@ -223,14 +224,20 @@ class RequestChecks:
     async def _look_up(self, secret: str) -> Caller | None:
         if self.tokens is not None and is_token(secret):
             return await self.tokens.find_caller(secret)
+        look_up = partial(self._read, lambda session: keys.find_caller(session, secret))
+        if self.resources().reach is None:  # SQLite, which answers or fails
+            return await asyncio.to_thread(look_up)
+        return await self._look_up_in_time(look_up)
+
+    async def _look_up_in_time(self, look_up: Callable[[], Caller | None]) -> Caller | None:
+        """Raises Busy where PostgreSQL has not answered this lookup, or an earlier one, within MAX_LOOKUP_SECONDS."""
         if any(time.monotonic() - began > MAX_LOOKUP_SECONDS for began in self._lookups.values()):
             raise Busy(NO_ANSWER)  # further ones would take all threads
-        lookup = asyncio.to_thread(self._read, lambda session: keys.find_caller(session, secret))
-        under_way = asyncio.ensure_future(lookup)
-        self._lookups[under_way] = time.monotonic()
-        under_way.add_done_callback(self._end_lookup)
+        lookup = asyncio.ensure_future(asyncio.to_thread(look_up))
+        self._lookups[lookup] = time.monotonic()
+        lookup.add_done_callback(self._end_lookup)
         try:
-            return await asyncio.wait_for(asyncio.shield(under_way), MAX_LOOKUP_SECONDS)
+            return await asyncio.wait_for(asyncio.shield(lookup), MAX_LOOKUP_SECONDS)
         except TimeoutError as error:
             raise Busy(NO_ANSWER) from error
 

@@ -27,10 +27,13 @@ def continue_from_model(session: Session, plan: Plan, request: TrainingRequest) 
     dim = model.manifest["embedder"]["options"].get("dim")
     requested_dim = request.dim if request.dim is not None else request.options.get("dim", dim)
     if request.descriptor or request.descriptors or requested_dim != dim:
-        raise Invalid(f"leave out dim and descriptors: the training uses those of {model.id}, dim {dim}")
+        size = "" if dim is None else f", dim {dim}"
+        raise Invalid(f"leave out dim and descriptors: the training uses those of {model.id}{size}")
     descriptors = tuple(ComponentChoice(**d) for d in model.manifest["descriptors"])
-    options = plan.options | ({} if dim is None else {"dim": dim})
-    return plan.model_copy(update={"descriptors": descriptors, "options": options, "start_from": model.id})
+    plan = plan.model_copy(update={"descriptors": descriptors, "start_from": model.id})
+    if dim is None and "dim" in plan.options:  # a method without a dim: the embedding may be as wide as the descriptors
+        dim = min(plan.options["dim"], plan.recipe.dim)
+    return plan.model_copy(update={"options": plan.options | ({} if dim is None else {"dim": dim})})
 
 
 def _can_continue(method: str) -> bool:

@@ -150,6 +150,19 @@ def test_a_metric_is_learned_measured_published_and_rolled_back(gallery: tuple[S
     assert find_nearest(service, rows[0] + 5) == ("later", pytest.approx(0, abs=1e-5))
 
 
+def test_a_method_with_a_dim_can_start_from_one_without(gallery: tuple[Service, Rows, list[str]]) -> None:
+    """The default dim is more than the vectors have numbers, and one that is stated is refused."""
+    service, _, _ = gallery
+    first = service.wait(service.client.post("/v1/trainings", json={"collection": "c", "method": "wccn"}), 120)
+    body = {"collection": "c", "method": "ldml", "start_from": first["result"]["model"], "options": {"steps": 20}}
+    job = service.wait(service.client.post("/v1/trainings", json=body), 120)
+    assert job["state"] == "succeeded", job["problem"]
+    request = service.client.get(f"/v1/trainings/{job['result']['training']}").json()["request"]
+    assert request["options"]["dim"] == DIM
+    refused = service.client.post("/v1/trainings", json=body | {"dim": 4})
+    assert (refused.status_code, "leave out dim" in refused.text, "None" in refused.text) == (422, True, False)
+
+
 def test_a_model_that_few_people_have_trained_has_a_threshold_by_all_of_them(service: Service) -> None:
     """Fewer could be held out at once than a threshold needs."""
     people, photos, strangers = 170, 3, 300
