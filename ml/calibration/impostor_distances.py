@@ -1,6 +1,6 @@
 """The distances of pairs of different people, and the thresholds that follow from them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
 
@@ -82,6 +82,10 @@ class ImpostorDistances:
             chosen = np.where(shares == shares.max(axis=0), effective, np.inf).min(axis=0)
         counts = np.ceil(shares.max(axis=0) * n - 1e-9).astype(np.int64)
         return type(self)(n, tuple(kept.tolist()), tuple(counts.tolist()), tuple(chosen.round(1).tolist()))
+
+    def without_evidence(self) -> Self:
+        """Return the same distribution, whose rates are known no better than from one pair."""
+        return replace(self, effective=(1.0,) * len(self.distances))
 
     @cached_property
     def _curve(self) -> tuple[Distances, Distances]:

@@ -201,7 +201,7 @@ def test_nothing_is_carried_over_by_too_few_pairs_or_such_as_are_all_alike(pairs
 
 
 def test_impostor_pairs_are_those_of_a_held_out_person_and_a_learned_one() -> None:
-    """Learned people lie farther from each other than strangers do: 0.4 % of `clml`'s pairs passed at a stated 0.1 %."""
+    """Learned people lie farther from each other than strangers: 0.4 % of `clml`'s pairs passed at a stated 0.1 %."""
     embedder = fit_wpca(~HELD_OUT)
     impostors = calibrate(embedder, embedder, measure(embedder)).by_task["identity"].impostors
     distances = embedder.metric.distances(*(embedder.embed(ROWS[of], "identity") for of in (HELD_OUT, ~HELD_OUT)))

@@ -215,8 +215,8 @@ def _measure_index(
     calibration = _fit_calibration(rows, people[sample], genuine_rows, people[genuine], index.metric)
     if loaded.key.task != "identity":
         calibration = None
-    if calibration and (unseen := _read_held_out_calibration(loaded.model, loaded.key, learned)):
-        calibration = replace(unseen, impostors=unseen.impostors.join_strictest(calibration.impostors))
+    if calibration and learned.is_trained_here:
+        calibration = _judge_by_held_out(calibration, loaded.model, loaded.key)
     labelled_subjects, joined_people = constraints.constraints.labelled_subjects, constraints.joined_people
     joined = faces.name_labelled(labelled_subjects).join(joined_people)
     is_joined = np.isin(faces.owners, [*joined_people, *joined_people.values()])
@@ -283,10 +283,15 @@ def _read_held_out_searches(model: Model, key: IndexKey) -> OpenSetCalibration:
     return learned if learned and learned.version >= VERSION else OpenSetCalibration(DecisionRule())
 
 
-def _read_held_out_calibration(model: Model, key: IndexKey, learned: LearnedGallery) -> Calibration | None:
-    """Return the calibration that a training in this gallery measured on held-out people; None for other models."""
-    unseen = learned.is_trained_here and key.task in model.provenance.get("by_held_out", ())
-    return model.calibrations[key.task] if unseen else None
+def _judge_by_held_out(calibration: Calibration, model: Model, key: IndexKey) -> Calibration:
+    """Replace what the pairs of a gallery tell that the model has learned: they look easier than those of strangers.
+
+    Where a training held nobody out, nothing tells the rates of strangers: they are stated without evidence.
+    """
+    if key.task in model.provenance.get("by_held_out", ()):
+        unseen = model.calibrations[key.task]
+        return replace(unseen, impostors=unseen.impostors.join_strictest(calibration.impostors))
+    return replace(calibration, impostors=calibration.impostors.without_evidence())
 
 
 def find_training_change(model: Model, key: IndexKey) -> int | None:
