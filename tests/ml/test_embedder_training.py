@@ -205,5 +205,5 @@ def test_impostor_pairs_are_those_of_a_held_out_person_and_a_learned_one() -> No
     embedder = fit_wpca(~HELD_OUT)
     impostors = calibrate(embedder, embedder, measure(embedder)).by_task["identity"].impostors
     distances = embedder.metric.distances(*(embedder.embed(ROWS[of], "identity") for of in (HELD_OUT, ~HELD_OUT)))
-    assert impostors.distances[0] == pytest.approx(distances.min(), rel=1e-5)
+    assert impostors.distances[0] == pytest.approx(distances.min(), rel=1e-3)
     assert impostors.threshold(0.1).distance == pytest.approx(np.quantile(distances, 0.1), rel=0.02)
