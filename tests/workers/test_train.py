@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from sqlalchemy import func, select
 
-from app.db.session import reading, writing
-from app.db.tables import Deployment, Face, Job, Label, ModelRecord, Training
+from app.db.session import reading, snapshot, writing
+from app.db.tables import Collection, Deployment, Face, Job, Label, ModelRecord, Training
 from app.errors import Conflict
 from app.learning.plan import ComponentChoice, Plan, Source
 from app.queue.jobs import cancel, enqueue
@@ -361,3 +361,17 @@ def test_a_method_refuses_a_model_it_cannot_start_from(resources: Resources, met
     job, message = begin(resources, method=method, options=FAMILIES[method], start_from="lbp-l2")
     with pytest.raises(CannotGoOn, match="L2"):
         train.train_model(message, context(resources, job))
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_measurement_reads_a_collection_that_is_changed_meanwhile(resources: Resources) -> None:
+    """PostgreSQL locks no row in a transaction that does not see its last change."""
+    enrol(resources, "c", range(2), shots=1)
+    _, message = begin(resources)
+    plan = Plan.model_validate(of(resources, message).request)
+    with snapshot(resources.database) as session:
+        before = session.scalars(select(Collection.change)).one()
+        with writing(resources.database) as other:
+            other.scalars(select(Collection)).one().change += 1
+        recorded = training_data.record_snapshot(session, Training(snapshot={}), plan)
+    assert recorded["changes"] == {"c": before}

@@ -4,9 +4,12 @@ import shutil
 from dataclasses import replace
 from typing import Any
 
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
 from app.db.session import snapshot as at_one_moment
 from app.db.session import writing
-from app.db.tables import Job, ModelRecord, Training
+from app.db.tables import Collection, Job, ModelRecord, Training
 from app.errors import NotFound
 from app.learning.plan import Plan
 from app.learning.policy_publication import publish_if_better
@@ -32,6 +35,7 @@ def train_model(message: Train, context: JobContext) -> dict[str, Any]:
         if training.model:
             return _make_result(training.model, training.id, training.report)
         plan = Plan.model_validate(training.request)
+        _wait_for_enrolments(session, plan)
         snapshot = record_snapshot(session, training, plan)
     with at_one_moment(context.resources.database) as session:
         data = read_training_data(session, plan, snapshot)
@@ -40,6 +44,12 @@ def train_model(message: Train, context: JobContext) -> dict[str, Any]:
     with report_progress(context, training.id) as reporter:
         candidate = train_candidate(context, plan, data, name, reporter)
     return _keep(context, training.id, snapshot, candidate)
+
+
+def _wait_for_enrolments(session: Session, plan: Plan) -> None:
+    """Keep faces from being enrolled until the snapshot is stored: none is older, and has a later change."""
+    collections = select(Collection.id).where(Collection.id.in_(plan.collections)).order_by(Collection.id)
+    session.scalars(collections.with_for_update(read=True)).all()
 
 
 def _remove_unfinished(resources: Resources, name: str) -> None:

@@ -86,8 +86,7 @@ def record_snapshot(session: Session, training: Training, plan: Plan) -> dict[st
     [pk]}}, for a refit also WITHOUT and WITHOUT_PKS
     """
     if not training.snapshot:
-        chosen = select(Collection).where(Collection.id.in_(plan.collections)).order_by(Collection.id)
-        chosen = chosen.with_for_update(read=True)  # nobody enrols a face before READ_AT with a later change
+        chosen = select(Collection).where(Collection.id.in_(plan.collections))
         labelled = {s.task for s in plan.sources if s.origin == "labels"}
         training.snapshot = {
             **list_collection_versions(session.scalars(chosen)),
