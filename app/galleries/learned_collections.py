@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+COLLECTIONS_CREATED_AT = "collections_created_at"
+"""The part of a model's provenance that holds when each collection was created, beside `changes`."""
 CONTINUED_CHANGES = "continued_changes"
 """The part of a model's provenance that holds what the models that it continued had learned from: see `changes`."""
 

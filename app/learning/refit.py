@@ -14,6 +14,7 @@ from app.db.tables import Collection, Erasure, Face, ModelRecord, Subject, Train
 from app.db.visibility import ALL_ROWS
 from app.errors import Conflict, Invalid
 from app.galleries.erasure_receipts import hash_subject
+from app.galleries.learned_collections import COLLECTIONS_CREATED_AT
 from app.learning.plan import Plan
 from app.storage.installation_key import InstallationKey
 
@@ -118,7 +119,7 @@ class ReadFaces:
 
     def is_in(self, snapshot: Mapping[str, Any], made_at: float) -> bool:
         """Whether a training with this snapshot has read any of the faces, or may have. made_at: of its model"""
-        created_at = snapshot.get("collections_created_at", {}).get(self.collection)
+        created_at = snapshot.get(COLLECTIONS_CREATED_AT, {}).get(self.collection)
         was_left_out = not set(self.names).isdisjoint(snapshot.get(WITHOUT, {}).get(self.collection, ()))
         was_left_out |= self.subject_pk in snapshot.get(WITHOUT_PKS, {}).get(self.collection, ())
         if was_left_out or created_at not in (None, self.collection_created_at):

@@ -121,6 +121,15 @@ def wait_until(is_reached: Callable[[], bool], what: str) -> None:
         time.sleep(0.05)
 
 
+def enrol_people(service: Service) -> tuple[Rows, list[str]]:
+    """Enrol twenty people of three faces each, and return the faces' embeddings and names once they are found."""
+    rows, names = people(20, 3)
+    GalleryWriter(service.resources).make(MODEL).add({MODEL.id: rows}, names)
+    wait_until(lambda: names[0] in search_by_row(service, rows, 0).text, "the gallery is not served")
+    service.wait_for_indexes()
+    return rows, names
+
+
 def search_by_row(service: Service, rows: Rows, row: int, **headers: str) -> httpx.Response:
     path = "/v1/collections/staff/search:by-embedding"
     return service.client.post(path, json={"vector": rows[row].tolist()}, headers=headers)
@@ -148,9 +157,7 @@ def keep_reading(resources: Resources) -> Iterator[None]:
 def test_a_host_that_is_cut_off_alone_neither_names_who_refused_since_nor_lets_revoked_keys_in(
     service: Service, other_host: Resources, cable: Cable
 ) -> None:
-    rows, names = people(20, 3)
-    gallery = GalleryWriter(service.resources).make(MODEL)
-    gallery.add({MODEL.id: rows}, names)
+    rows, names = enrol_people(service)
     with writing(other_host.database) as session:
         revoked, secret = keys.create_key(session, "reader", "revoked")
         revoked_id = revoked.id
@@ -181,12 +188,8 @@ def test_a_host_that_is_cut_off_alone_neither_names_who_refused_since_nor_lets_r
 def test_a_process_whose_follower_is_held_up_names_nobody(
     service: Service, other_host: Resources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows, names = people(20, 3)
-    gallery = GalleryWriter(service.resources).make(MODEL)
-    gallery.add({MODEL.id: rows}, names)
-
+    rows, names = enrol_people(service)
     search = partial(search_by_row, service, rows)
-    wait_until(lambda: names[0] in search(0).text, "the gallery is not served")
     monkeypatch.setattr(reach, "MAX_SILENCE_SECONDS", 2.0)
     is_held, may_go_on, step = threading.Event(), threading.Event(), IndexFollower.step
 
@@ -212,13 +215,8 @@ def test_a_process_whose_follower_is_held_up_names_nobody(
 def test_a_host_goes_on_to_answer_while_nobody_reaches_the_database(
     service: Service, database_server: Any, other_host: Resources, cable: Cable
 ) -> None:
-    rows, names = people(20, 3)
-    gallery = GalleryWriter(service.resources).make(MODEL)
-    gallery.add({MODEL.id: rows}, names)
-
+    rows, _ = enrol_people(service)
     search = partial(search_by_row, service, rows)
-    wait_until(lambda: search(0).is_success, "the gallery is not served")
-    service.wait_for_indexes()
     cable.cut()
     deadline = time.monotonic() + 6.0  # longer than it takes to notice that others reach it
     failures = set[str]()
@@ -240,13 +238,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_host_whose_proxy_hangs_names_nobody_while_others_reach_the_database(
     service: Service, other_host: Resources, cable: Cable
 ) -> None:
-    rows, names = people(20, 3)
-    gallery = GalleryWriter(service.resources).make(MODEL)
-    gallery.add({MODEL.id: rows}, names)
-
+    rows, names = enrol_people(service)
     search = partial(search_by_row, service, rows)
-    wait_until(lambda: names[0] in search(0).text, "the gallery is not served")
-    service.wait_for_indexes()
     with keep_reading(other_host):
         cable.passes.clear()
         with writing(other_host.database) as session:
@@ -264,13 +257,8 @@ def test_a_host_whose_proxy_hangs_names_nobody_while_others_reach_the_database(
 def test_a_host_goes_on_to_answer_while_the_database_hangs_for_everybody(
     service: Service, other_host: Resources, cable: Cable
 ) -> None:
-    rows, names = people(20, 3)
-    gallery = GalleryWriter(service.resources).make(MODEL)
-    gallery.add({MODEL.id: rows}, names)
-
+    rows, _ = enrol_people(service)
     search = partial(search_by_row, service, rows)
-    wait_until(lambda: search(0).is_success, "the gallery is not served")
-    service.wait_for_indexes()
     cable.passes.clear()
     answers, deadline = list[httpx.Response](), time.monotonic() + 6.0
     while time.monotonic() < deadline:

@@ -10,6 +10,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.db.tables import Collection, Face, ModelRecord, Removal
+from app.galleries.learned_collections import COLLECTIONS_CREATED_AT
 from app.learning.plan import Plan
 from app.storage.model_cache import ModelStore
 from ml.model import Model
@@ -146,7 +147,7 @@ def _is_recreated(session: Session, model: Model, collection: str, made_at: floa
     A model made before creation times were recorded is compared by its own creation time.
     """
     row = session.get(Collection, collection)
-    learned_at = model.provenance.get(training_data.COLLECTIONS_CREATED_AT, {}).get(collection)
+    learned_at = model.provenance.get(COLLECTIONS_CREATED_AT, {}).get(collection)
     if row is None:
         return False
     return row.created_at > made_at if learned_at is None else row.created_at != learned_at
@@ -158,7 +159,7 @@ def _recompute_held_out(session: Session, model_facts: Mapping[str, Any]) -> fro
     Some who were held out may be missing, since such versions held out more where labels joined people.
     """
     plan = Plan.model_validate(model_facts["plan"])
-    at = {name: model_facts.get(name, {}) for name in ("changes", training_data.COLLECTIONS_CREATED_AT, "labels")}
+    at = {name: model_facts.get(name, {}) for name in ("changes", COLLECTIONS_CREATED_AT, "labels")}
     data = training_data.read_training_data(session, plan, at)
     held = choose_held_out_faces(data, plan.holdout, min_strangers=0)
     return frozenset(face.pk for face in data.select_faces(held))

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from app.galleries.learned_collections import COLLECTIONS_CREATED_AT
 from ml.embedder_training.projection_shares import describe_projections
 from ml.embedder_training.task_measurement import TaskMeasurement
 from ml.embedders.base import Embedder
@@ -18,7 +19,6 @@ from ml.evaluation.verification import best_threshold
 from ml.metric_learning.hinge.projection_parts import ProjectionParts
 from workers.training.current_models import CurrentModel
 from workers.training.prepared_data import PreparedData
-from workers.training.training_data import COLLECTIONS_CREATED_AT
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,6 +15,7 @@ from app.db.tables import Collection, Face, Subject, Training, now
 from app.galleries import label_consensus
 from app.galleries.damaged_faces import is_intact
 from app.galleries.label_consensus import LabelConsensus
+from app.galleries.learned_collections import COLLECTIONS_CREATED_AT
 from app.galleries.retention import may_be_used
 from app.learning.plan import Plan, Source
 from app.learning.refit import READ_AT, WITHOUT, WITHOUT_PKS
@@ -25,8 +26,6 @@ from workers.metadata_values import encode_values
 
 MAX_DISTRACTORS = 3000
 """Distractors of each collection: enough to make the searches of a report realistically hard."""
-COLLECTIONS_CREATED_AT = "collections_created_at"
-"""The fact of a model that holds the creation time of each collection it has learned from, beside `changes`."""
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ log = logging.getLogger("likeness.database")
 
 
 def read_clock() -> float:
-    """Return seconds that only their differences mean anything of."""
+    """Return the seconds since some moment, which lies far back: only differences mean anything."""
     return time.clock_gettime(CLOCK)
 
 

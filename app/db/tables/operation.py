@@ -108,7 +108,7 @@ class Erasure(Base):
 
     state: pending, until files, answers and jobs hold nothing of it any more; scrubbed; final, once the database has
         been compacted and the receipt is signed
-    change: the collection's change that removed the faces; first_change: the first change of any of the faces
+    change: the collection's change that removed the faces; first_change: the first of the last changes of these
     targets: what is to be erased, in plain; emptied when the state becomes scrubbed
     contents: what the receipt says: counts, ids and keyed hashes, and no name
     fingerprints: keyed hashes of what was erased, by which a scan recognises it

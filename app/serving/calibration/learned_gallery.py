@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, aliased
 from app.db.session import stream_raw_rows
 from app.db.tables import Collection, Erasure, Face, ModelRecord, Subject
 from app.galleries.erasure_receipts import hash_photo, hash_subject
-from app.galleries.learned_collections import list_learned_changes
+from app.galleries.learned_collections import COLLECTIONS_CREATED_AT, list_learned_changes
 from app.serving.index_builder import IndexKey
 from app.storage.installation_key import InstallationKey
 from ml.model import Model
@@ -69,7 +69,7 @@ def read_learned_gallery(
     if not own:
         faces = photos.find_faces(others)
         return LearnedGallery(faces, False, home_faces, _is_copy(session, key, len(faces)))
-    created_at = model.provenance.get("collections_created_at", {}).get(key.collection, key.collection_created_at)
+    created_at = model.provenance.get(COLLECTIONS_CREATED_AT, {}).get(key.collection, key.collection_created_at)
     if record is None or created_at != key.collection_created_at:
         return LearnedGallery(np.empty(0, np.int64), True, home_faces, True)
     is_later = (Face.created_at > record.created_at) & (Face.change > max(learned[name] for name in own))
