@@ -4,6 +4,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.client import HTTPResponse
 from typing import NamedTuple
 
 RECEIVED_BYTES = 65_536
@@ -76,3 +77,10 @@ def read_answer(connection: socket.socket, received: bytes = b"", sent: int = 0,
     first, *lines = head.decode("latin-1").split("\r\n")
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     return RawAnswer(int(first.split(" ")[1]) if first else 0, headers, body, sent, is_closed)
+
+
+def read_one_answer(connection: socket.socket) -> tuple[int, bytes]:
+    """Read one answer, and nothing after it. Returns its status and its body."""
+    answer = HTTPResponse(connection)
+    answer.begin()
+    return answer.status, answer.read()
