@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from app.allocator import HeapTrimmer
 from app.db.schema import check_own_schema
+from app.db.servers.reach import read_clock
 from app.db.session import snapshot
 from app.db.written_changes import forget_written_changes
 from app.errors import Busy
@@ -74,6 +75,7 @@ class IndexFollower:
 
         Raises OperationalError if the database cannot be reached, CannotStart if a newer version has migrated it.
         """
+        began_at = read_clock()
         with snapshot(self.resources.database) as session:
             check_own_schema(session)
             server_start = read_server_start(session)
@@ -94,7 +96,7 @@ class IndexFollower:
         self.reporter.report(self.registry.all())
         self.last_step_at = time.monotonic()
         if self.resources.reach is not None:
-            self.resources.reach.note_caught_up()
+            self.resources.reach.note_caught_up(began_at)
 
     def _take_out_lost(self, rows: list[DeploymentRow]) -> None:
         """Compare all that is served with the tables of a server that was started since, or has taken over."""
@@ -131,6 +133,8 @@ class IndexFollower:
 
     def _pause(self) -> float:
         """Return after how many seconds the next step is due though nobody tells of a change."""
+        if self.resources.reach is not None and self.resources.reach.find_fault():
+            return 0.0  # the last step began before the database was back
         poll, due_in = self.resources.settings.poll_seconds, self.reporter.due_in
         return poll if due_in is None else min(poll, due_in)
 

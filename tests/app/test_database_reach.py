@@ -60,7 +60,7 @@ def test_a_process_that_others_reach_the_database_without_is_alone_until_it_has_
     one.note_answer()
     assert one.is_alone, "what the others have changed is not read yet"
     one.note_answer()
-    one.note_caught_up()
+    one.note_caught_up(reach.read_clock())
     one.check()
     lose(one, wait, SECONDS)
     one.check()
@@ -115,7 +115,7 @@ def test_a_process_whose_follower_is_held_up_answers_only_while_nobody_reaches_t
     wait(SECONDS)
     one.note_answer()
     one.check()  # it serves nothing before its follower's first step
-    one.note_caught_up()
+    one.note_caught_up(reach.read_clock())
     wait(8.9)
     one.note_answer()
     one.check()
@@ -126,9 +126,29 @@ def test_a_process_whose_follower_is_held_up_answers_only_while_nobody_reaches_t
     with pytest.raises(Busy, match="has not read the last changes"):
         one.check()  # it did not know the last changes when it lost the database
     one.note_answer()
-    one.note_caught_up()
+    one.note_caught_up(reach.read_clock())
     one.check()
     lose(one, wait, SECONDS)
+    one.check()
+
+
+def test_a_process_that_read_before_others_wrote_has_not_caught_up(tmp_path: Path, wait: Wait) -> None:
+    """A question that waits in a proxy, or in a frozen process, is answered by what was so when it was asked."""
+    one, other = DatabaseReach(tmp_path), DatabaseReach(tmp_path)
+    began_at = reach.read_clock()
+    lose(one, wait, 5, other)
+    one.note_answer()
+    one.note_caught_up(began_at)
+    with pytest.raises(Busy, match="from others"):
+        one.check()
+    one.note_caught_up(reach.read_clock())
+    one.check()
+    wait(20.0)
+    one.note_answer()
+    one.note_caught_up(reach.read_clock() - 20.0)
+    with pytest.raises(Busy, match="has not read the last changes"):
+        one.check()
+    one.note_caught_up(reach.read_clock())
     one.check()
 
 
@@ -147,7 +167,7 @@ def test_a_process_that_gets_no_answer_and_no_error_counts_as_cut_off_if_others_
 ) -> None:
     one, other = DatabaseReach(tmp_path), DatabaseReach(tmp_path)
     one.note_answer()
-    one.note_caught_up()
+    one.note_caught_up(reach.read_clock())
     watch(one, wait, SECONDS, *([other] if others_are_answered else []))
     if others_are_answered:
         with pytest.raises(Busy, match="from others"):
@@ -162,7 +182,7 @@ def test_a_process_that_was_frozen_answers_nothing_until_it_has_caught_up(
 ) -> None:
     one = DatabaseReach(tmp_path)
     one.note_answer()
-    one.note_caught_up()
+    one.note_caught_up(reach.read_clock())
     if is_lost:
         watch(one, wait, SECONDS)
         one.check()
@@ -174,7 +194,7 @@ def test_a_process_that_was_frozen_answers_nothing_until_it_has_caught_up(
     one.note_answer()
     with pytest.raises(Busy, match="has not read the last changes"):
         one.check()
-    one.note_caught_up()
+    one.note_caught_up(reach.read_clock())
     one.check()
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy.orm import Session
 
 from app.access import keys, request_checks
 from app.config import Settings
@@ -19,6 +20,8 @@ from app.db.servers import reach
 from app.db.session import reading, writing
 from app.db.tables import Collection
 from app.resources import Resources, open_resources
+from app.serving import follower
+from app.serving.deployment_rows import DeploymentRow
 from app.serving.follower import IndexFollower
 from app.subjects.schemas import SubjectIn
 from app.subjects.service import change_subject
@@ -185,20 +188,34 @@ def test_a_host_that_is_cut_off_alone_neither_names_who_refused_since_nor_lets_r
     assert search_by_key(3).status_code == 401
 
 
+@pytest.mark.parametrize("has_read", [False, True], ids=["before it reads", "after it has read"])
 def test_a_process_whose_follower_is_held_up_names_nobody(
-    service: Service, other_host: Resources, monkeypatch: pytest.MonkeyPatch
+    service: Service, other_host: Resources, monkeypatch: pytest.MonkeyPatch, has_read: bool
 ) -> None:
     rows, names = enrol_people(service)
     search = partial(search_by_row, service, rows)
     monkeypatch.setattr(reach, "MAX_SILENCE_SECONDS", 2.0)
-    is_held, may_go_on, step = threading.Event(), threading.Event(), IndexFollower.step
+    is_held, may_go_on, step, read = threading.Event(), threading.Event(), IndexFollower.step, follower.read_deployments
 
-    def wait_and_step(follower: IndexFollower) -> None:
+    def hold_up() -> None:
+        if may_go_on.is_set():
+            time.sleep(0.5)  # so long, what was read before is all that is known
         is_held.set()
         may_go_on.wait(MAX_SECONDS)
+
+    def wait_and_step(follower: IndexFollower) -> None:
+        hold_up()
         step(follower)
 
-    monkeypatch.setattr(IndexFollower, "step", wait_and_step)
+    def read_and_wait(session: Session) -> list[DeploymentRow]:
+        deployments = read(session)
+        hold_up()
+        return deployments
+
+    if has_read:
+        monkeypatch.setattr(follower, "read_deployments", read_and_wait)
+    else:
+        monkeypatch.setattr(IndexFollower, "step", wait_and_step)
     assert is_held.wait(MAX_SECONDS)
     with writing(other_host.database) as session:
         change_subject(session, "staff", names[0], SubjectIn(consent=False))
@@ -207,6 +224,7 @@ def test_a_process_whose_follower_is_held_up_names_nobody(
     answers = [search(0) for _ in range(20)]
     assert {answer.status_code for answer in answers} == {503}
     assert "has not read the last changes" in answers[0].text
+    time.sleep(0.5)  # the step began a little later than the one before
     may_go_on.set()
     wait_until(lambda: search(3).is_success, "the process does not recover")
     assert names[0] not in search(0).text

@@ -58,7 +58,7 @@ class DatabaseReach:
         self._name = f"{socket.gethostname()[:24]}-{os.getpid()}-{uuid4().hex[:8]}"
         self._signed_at = self._compared_at = self._answered_at = float("-inf")
         self._caught_up_at = float("inf")
-        self._noted_at = float("-inf")
+        self._noted_at = self._alone_at = float("-inf")
         self.is_alone = self._is_warned = self._is_noticed_in_time = False
         self._lost_at: float | None = None
         self._known: Mapping[str, int] | None = None
@@ -80,10 +80,13 @@ class DatabaseReach:
             else:
                 self._is_warned = False
 
-    def note_caught_up(self) -> None:
-        """Note that this process has read what others have changed. Before the first time, it serves nothing."""
-        self.is_alone = False
-        self._caught_up_at = read_clock()
+    def note_caught_up(self, began_at: float) -> None:
+        """Note that this process has read what others have changed. Before the first time, it serves nothing.
+
+        began_at: when it began to read, by `read_clock`: what was changed since, while it waited, it need not know
+        """
+        self._caught_up_at = began_at
+        self.is_alone = self.is_alone and began_at < self._alone_at
 
     def note_loss(self) -> None:
         """Note that the database could not be reached, and look whether others reach it meanwhile."""
@@ -106,7 +109,7 @@ class DatabaseReach:
                 self._other_at = now
         elif now - self._other_at >= CONFIRMING_SECONDS:
             log.error("database.lost_here others_reach_it=true")
-            self.is_alone = True
+            self.is_alone, self._alone_at = True, now
 
     def note_silence(self) -> None:
         """Note that the database is lost if it was before, or if it has answered nobody for a while.
