@@ -73,7 +73,7 @@ class Resources:
 
     @cached_property
     def reach(self) -> DatabaseReach | None:
-        """What notices that this process alone has lost the database; None for SQLite."""
+        """What notices that this process does not hear of changes."""
         return find_reach(self.database)
 
     @property

@@ -225,7 +225,8 @@ class RequestChecks:
         if self.tokens is not None and is_token(secret):
             return await self.tokens.find_caller(secret)
         look_up = partial(self._read, lambda session: keys.find_caller(session, secret))
-        if self.resources().reach is None:  # SQLite, which answers or fails
+        reach = self.resources().reach
+        if reach is None or not reach.is_remote:  # SQLite answers or fails
             return await asyncio.to_thread(look_up)
         return await self._look_up_in_time(look_up)
 

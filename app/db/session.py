@@ -50,7 +50,8 @@ def open_database(url: str, home: Path | None) -> Engine:
     SQLite runs in WAL mode, waits 10 s for a lock, syncs the disk at every commit, and overwrites what is deleted.
     Transactions raise Busy once its file is not the one that was opened, or if it is damaged.
     Errors do not show the values of a statement, which would be names in a log.
-    home: of the service, whose processes know which servers of PostgreSQL were left behind; None: of no service
+    home: of the service, whose processes know whether they hear of changes, and which servers of PostgreSQL were left
+        behind; None: of no service
     """
     if not url.startswith("sqlite"):
         options = {"pool_size": REQUEST_THREADS, "max_overflow": 24, "pool_pre_ping": True, "hide_parameters": True}
@@ -75,6 +76,7 @@ def open_database(url: str, home: Path | None) -> Engine:
     path = find_database_path(url)
     if path is not None:
         watch_database_file(database, path)
+    watch_reach(database, home)
     event.listen(database, "begin", _begin_sqlite)
     return database
 

@@ -162,10 +162,16 @@ def roll_back(session: Session, collection: Collection, task: str, why: MoveReas
 
 
 def set_challenger(
-    session: Session, collection: Collection, task: str, model: str | None, why: MoveReason
+    session: Session,
+    collection: Collection,
+    task: str,
+    model: str | None,
+    why: MoveReason,
+    measured: Mapping[str, Any] = MappingProxyType({}),
 ) -> Deployment:
     """Set the model that can be searched beside the champion; None means no model.
 
+    measured: what was measured of the model here; empty: what is known of it stays
     Raises NotFound, Conflict if it is the champion.
     """
     deployment = get_deployment(session, collection.id, task)
@@ -173,7 +179,8 @@ def set_challenger(
         raise Conflict(f"model {model} is the champion of {task!r}; only another model can be its challenger")
     deployment.challenger = model
     collection.change += 1
-    return _record_move(session, deployment, collection.change, why, pointer="challenger")
+    measurements = {model: dict(measured)} if model is not None and measured else {}
+    return _record_move(session, deployment, collection.change, why, measurements, pointer="challenger")
 
 
 def _record_move(

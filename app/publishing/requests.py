@@ -95,14 +95,12 @@ def _try_move_pointers(session: Session, collection_id: str, request: PublishReq
 
 
 def _is_in_place(deployment: Deployment, request: PublishRequest) -> bool:
-    """Whether the pointer names the model already. A champion that was never measured here is published again."""
-    if request.pointer == "challenger":
-        return deployment.challenger == request.model
-    return deployment.champion == request.model and request.model in deployment.measurements
+    """Whether the pointer names the model already. One that was never measured here is published again."""
+    named = deployment.challenger if request.pointer == "challenger" else deployment.champion
+    return named == request.model and request.model in deployment.measurements
 
 
 def _needs_no_gate(deployment: Deployment, request: PublishRequest) -> bool:
-    """Whether the model needs no gate: it is a challenger, or it served and was measured here."""
-    return request.pointer == "challenger" or (
-        request.model in (deployment.champion, deployment.previous) and request.model in deployment.measurements
-    )
+    """Whether the model was measured here, and needs no gate: it is to be a challenger, or it served."""
+    served = request.model in (deployment.champion, deployment.previous)
+    return request.model in deployment.measurements and (request.pointer == "challenger" or served)

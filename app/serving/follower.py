@@ -92,11 +92,11 @@ class IndexFollower:
             for row in rows:
                 if not self._stopping.is_set() and row.key not in self._not_before:
                     self._synchronise(session, row)
+        if self.resources.reach is not None:
+            self.resources.reach.note_caught_up(began_at)
         self.sync.tasks.tidy()
         self.reporter.report(self.registry.all())
         self.last_step_at = time.monotonic()
-        if self.resources.reach is not None:
-            self.resources.reach.note_caught_up(began_at)
 
     def _take_out_lost(self, rows: list[DeploymentRow]) -> None:
         """Compare all that is served with the tables of a server that was started since, or has taken over."""

@@ -543,6 +543,27 @@ def test_connections_that_wait_for_their_clients_keep_nobody_out(
         wait_until_closed(server, remaining=12)
 
 
+@pytest.mark.parametrize(("block", "is_kept_out"), [(200, False), (8_000, True)])
+def test_bodies_that_arrive_slowly_keep_nobody_out(
+    server: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, block: int, is_kept_out: bool
+) -> None:
+    """More than a stall allows, and less than other clients need: they give up their places. block: bytes in 0.1 s"""
+    monkeypatch.setattr(server.register, "max_connections", 8)
+    monkeypatch.setattr(connections, "MIN_SLOW_SECONDS", 0.5)
+    monkeypatch.setattr(progress, "MIN_BYTES_PER_STALL", 64)
+    start = b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 900000\r\n\r\n"
+    with ExitStack() as stack:
+        slow = [stack.enter_context(connect(server.port, f"127.0.1.{1 + number % 2}")) for number in range(8)]
+        for connection in slow:
+            connection.sendall(start)
+        for _ in range(8):
+            time.sleep(0.1)
+            for connection in slow:
+                connection.sendall(bytes(block))
+        answer = exchange(server.port, b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert (answer.status == 503) == is_kept_out
+
+
 def test_slow_connections_are_not_closed_for_others_of_their_address(
     server: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

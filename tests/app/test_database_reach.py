@@ -213,9 +213,19 @@ def test_every_answer_of_postgresql_is_a_sign(tmp_path: Path, postgres: str) -> 
     assert len(list((tmp_path / SIGNS_FOLDER).iterdir())) == 1
 
 
-def test_a_database_in_the_home_is_not_lost_by_one_process(tmp_path: Path) -> None:
+def test_a_database_in_the_home_is_not_lost_by_one_process(tmp_path: Path, wait: Wait) -> None:
     database = open_database(Settings(home=tmp_path).database, tmp_path)
-    assert find_reach(database) is None
+    one = find_reach(database)
+    assert one is not None
+    one.note_caught_up(reach.read_clock())
+    lose(one, wait, SECONDS, DatabaseReach(tmp_path))
+    one.check()
+    one.note_caught_up(reach.read_clock())
+    watch(one, wait, 8)
+    one.check()
+    watch(one, wait, 2)
+    with pytest.raises(Busy, match="has not read the last changes"):
+        one.check()  # it answers or fails: who is not answered is held up, or was frozen
     close_database(database)
 
 

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import delete, select, update
 
 from app.db.session import reading, writing
-from app.db.tables import Collection, Erasure, Face
+from app.db.tables import Collection, Deployment, Embedding, Erasure, Face
 from app.galleries.erasures import FINAL
 from app.galleries.subjects import erase_faces
 from app.resources import Resources
@@ -20,6 +20,7 @@ from ml.identification.open_set import OpenSetCalibration
 from ml.identification.person_distance import DecisionRule
 from ml.identification.stranger_searches import StrangerSearches
 from ml.model import Model
+from ml.types import Rows
 from tests.rows import GalleryWriter, make_model, people
 from workers.worker import Worker
 
@@ -67,7 +68,7 @@ def test_people_of_a_copy_are_no_strangers_to_a_model_that_has_learned_from_the_
     model = trained_in_studio()
     copy = enrol(resources, "staff", model, ())
     if is_original_there:
-        enrol(resources, "studio", model, ())
+        enrol(resources, "studio", model, (), start=1)
     assert strangers(resources, model) == ([("leave-one-out", 40)], False), "nothing says that it is a copy"
     note_copy(resources, "staff", ["studio"])
     with writing(resources.database) as session:  # faces of a copy are as old as those that they were copied from
@@ -93,6 +94,63 @@ def test_a_gallery_that_shares_few_photos_with_a_training_is_measured_by_its_oth
     enrol(resources, "studio", model, range(120))
     enrol(resources, "staff", model, range(10), start=1)  # one photo is that of a person with two others
     assert strangers(resources, model) == ([("leave-one-out", 36)], False)
+
+
+def enrol_again(resources: Resources, noise: float, photos_again: int, other_photos: int = 0) -> tuple[Model, Rows]:
+    """Enrol 40 people in "studio", and 40 in "staff", of whose photos the first are those of "studio" in other files.
+
+    other_photos: of those that are the same in "staff" so many are other ones, of the same people
+    Returns a model that has learned from "studio", with its embeddings there.
+    """
+    model = replace(make_model("m-learned", dim=32), provenance=LEARNED)
+    studio, staff = GalleryWriter(resources, "studio").make(model), GalleryWriter(resources).make(model)
+    taken, names = people(40, 6, dim=32)[0].reshape(40, 2, 3, 32), people(40, 3)[1]
+    learned, others = taken[:, 0].reshape(120, 32), taken[:, 1].reshape(120, 32)
+    rows, _ = people(40, 3, dim=32, seed=2)
+    rows[:photos_again] = learned[:photos_again]
+    rows[:other_photos] = others[:other_photos]
+    rows += np.random.default_rng(1).normal(0, noise, rows.shape).astype(np.float32)
+    studio.add({model.id: learned}, names)
+    staff.add({model.id: rows}, [f"q{name}" for name in names])
+    return model, learned
+
+
+def remove_embeddings(resources: Resources, collection: str) -> None:
+    faces = select(Face.pk).where(Face.collection_id == collection)
+    with writing(resources.database) as session:
+        session.execute(delete(Embedding).where(Embedding.face_pk.in_(faces)))
+
+
+@pytest.mark.parametrize("noise", [0.001, 0.05])
+def test_people_whose_photos_were_saved_again_are_no_strangers_to_a_model_that_has_learned_from_them(
+    resources: Resources, noise: float
+) -> None:
+    model, _ = enrol_again(resources, noise, 120)
+    assert strangers(resources, model) == ([("held-out", 50)], True)
+    with writing(resources.database) as session:
+        deployment = session.get_one(Deployment, ("staff", "identity"))
+        measured = gallery_calibration.measure_gallery(resources, "staff", "identity", model)
+        deployment.measurements = {model.id: measured}
+    remove_embeddings(resources, "studio")
+    assert strangers(resources, model) == ([("held-out", 50)], True), "it was known when there was something to compare"
+
+
+@pytest.mark.parametrize(("photos_again", "other_photos"), [(15, 0), (0, 0), (120, 120)])
+def test_people_elsewhere_and_other_photos_of_the_same_people_are_measured_here(
+    resources: Resources, photos_again: int, other_photos: int
+) -> None:
+    model, _ = enrol_again(resources, 0.001, photos_again, other_photos)
+    assert strangers(resources, model) == ([("leave-one-out", 40)], False)
+
+
+def test_a_collection_without_embeddings_by_the_model_is_compared_by_some_that_are_made(resources: Resources) -> None:
+    model, learned = enrol_again(resources, 0.001, 120)
+    remove_embeddings(resources, "studio")
+    assert strangers(resources, model) == ([("leave-one-out", 40)], False), "the limit: there is nothing to compare"
+    made = {"studio": learned[::2]}
+    measured = gallery_calibration.measure_gallery(resources, "staff", "identity", model, made.__getitem__)
+    assert measured["seen_share"] > 0.9
+    assert measured["open_set"]["calibration"]["optimistic"]
 
 
 def test_strangers_held_out_elsewhere_do_not_stand_for_a_gallery_that_the_training_only_read(

@@ -188,10 +188,22 @@ def test_a_host_that_is_cut_off_alone_neither_names_who_refused_since_nor_lets_r
     assert search_by_key(3).status_code == 401
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def two_processes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Service, Resources]]:
+    """A service, and what another process opens on the same home."""
+    if request.param == "postgresql":
+        yield request.getfixturevalue("service"), request.getfixturevalue("other_host")
+        return
+    settings = Settings(home=tmp_path / "home", poll_seconds=0.05, workers=1, default_recogniser="lbp")
+    with run_service(settings) as started, open_resources(settings) as other:
+        yield started, other
+
+
 @pytest.mark.parametrize("has_read", [False, True], ids=["before it reads", "after it has read"])
 def test_a_process_whose_follower_is_held_up_names_nobody(
-    service: Service, other_host: Resources, monkeypatch: pytest.MonkeyPatch, has_read: bool
+    two_processes: tuple[Service, Resources], monkeypatch: pytest.MonkeyPatch, has_read: bool
 ) -> None:
+    service, other_host = two_processes
     rows, names = enrol_people(service)
     search = partial(search_by_row, service, rows)
     monkeypatch.setattr(reach, "MAX_SILENCE_SECONDS", 2.0)

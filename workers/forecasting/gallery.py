@@ -9,6 +9,7 @@ from app.publishing.pointers import get_deployment
 from app.serving import index_builder
 from app.serving.calibration.gallery_calibration import read_faces
 from app.serving.calibration.learned_gallery import read_learned_gallery
+from app.serving.calibration.seen_photos import read_seen_share
 from app.serving.compensation.store import read_compensation
 from app.serving.index_builder import IndexKey
 from app.serving.scores import Scores
@@ -58,8 +59,10 @@ def read_gallery(context: JobContext, collection_id: str, fpir: float | None) ->
             session, key, dim, model.metric, resources.settings.index_device, compensation=compensation
         )
         faces = read_faces(session, collection_id).restrict_to(index.ids())
-        is_trained_here = read_learned_gallery(session, resources.installation_key, model, key).is_trained_here
-        scores = Scores.of(deployment.measurements.get(model.id), model, BUILT_IN_TASK, deployment.default_fpir)
+        measured = deployment.measurements.get(model.id)
+        learned = read_learned_gallery(session, resources.installation_key, model, key)
+        is_trained_here = learned.with_seen(read_seen_share(measured)).is_trained_here
+        scores = Scores.of(measured, model, BUILT_IN_TASK, deployment.default_fpir)
     people = GalleryPeople.from_rows(faces.ids, faces.subjects, faces.is_distractor)
     rate = fpir or scores.default_fpir
     threshold = scores.person_threshold(rate, len(faces.ids))

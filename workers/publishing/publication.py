@@ -1,6 +1,7 @@
 """Move the pointers of a collection to a model: embed all faces, then move in one short transaction."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -57,7 +58,10 @@ def embed_and_move(context: JobContext, message: Publish, champions: Champions, 
         reembedding.reembed_collection(context, message.collection, model, message.tasks)
         for task in message.tasks if not measured else ():
             context.check()
-            measured[task] = gallery_calibration.measure_gallery(context.resources, message.collection, task, model)
+            embed_elsewhere = partial(reembedding.embed_sample, context, model, task)
+            measured[task] = gallery_calibration.measure_gallery(
+                context.resources, message.collection, task, model, embed_elsewhere
+            )
             _check_labels(context, message, task, model, measured[task], verdict)
         max_new_faces = MAX_FACES_UNDER_LOCK if rounds_left else None
         with writing(context.resources.database) as session:
@@ -71,7 +75,8 @@ def embed_and_move(context: JobContext, message: Publish, champions: Champions, 
             is_overridden = message.override and not verdict["passed"]
             reason = MoveReason(message.by, message.reason, is_overridden, context.job_id, verdict)
             if message.pointer == "challenger":
-                moved = pointers.set_challenger(session, collection, message.tasks[0], model.id, reason)
+                task = message.tasks[0]
+                moved = pointers.set_challenger(session, collection, task, model.id, reason, measured[task])
             else:
                 moved = pointers.move_champion(session, collection, model.id, measured, reason)[0]
             return dict(moved.history[-1])

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
 from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
@@ -10,6 +11,7 @@ from app.db.session import reading, writing
 from app.db.tables import Embedding, Face, now
 from app.enrolment.bulk_rows import EMBEDDING_COLUMNS, insert_rows
 from app.publishing.pointers import select_faces_without_embedding
+from app.serving.index_builder import find_embedding_size
 from app.storage.embedding_codec import encode_embeddings
 from app.storage.stored_faces import CropsDamaged, StoredFace
 from ml.model import Model
@@ -20,6 +22,7 @@ from workers.description import describe_faces, describe_in_batches
 from workers.imported_vectors import choose_batch_size
 
 FACES_PER_BATCH = 512
+SAMPLED_FACES = 2_000
 
 
 class FaceRow(NamedTuple):
@@ -73,6 +76,25 @@ def _embed_some(
             done += len(faces)
             context.write_progress(session, done, max(total, done))
         return done
+
+
+def embed_sample(context: JobContext, model: Model, task: str, collection: str) -> Rows:
+    """Return (n, d) embeddings of drawn faces of a collection, SAMPLED_FACES at most, without storing them.
+
+    Faces whose crops are damaged, or that are erased meanwhile, are left out. Raises Conflict, Interrupted.
+    """
+    columns = select(*FACE_COLUMNS).where(Face.collection_id == collection)
+    with reading(context.resources.database) as session:
+        pks = np.array(list(session.scalars(select(Face.pk).where(Face.collection_id == collection))), np.int64)
+        sample = np.random.default_rng(0).permutation(pks)[:SAMPLED_FACES].tolist()
+        faces = [FaceRow._make(row) for row in session.execute(columns.where(Face.pk.in_(sample)))]
+    while faces:
+        try:
+            return embed_batch(context, model, [task], faces)[task]
+        except CropsDamaged as damage:
+            damaged = {crop.face.pk for crop in damage.crops}
+            faces = [face for face in faces if face.pk not in damaged]
+    return np.empty((0, find_embedding_size(model, task)), np.float32)
 
 
 def embed_batch(

@@ -1,4 +1,6 @@
-"""Notice that this process alone has lost PostgreSQL, by signs that the processes of a home leave for each other.
+"""Notice that this process does not hear of changes: that it was frozen, or that it alone has lost PostgreSQL.
+
+The processes of a home leave signs for each other of what they reach.
 
 While nobody reaches the database, nothing changes, and what a process holds in memory may be searched. Once others
 reach it, they may revoke a key, or erase somebody, of whom this process would not hear. Nor would it while its follower
@@ -50,10 +52,12 @@ def read_clock() -> float:
 class DatabaseReach:
     """Whether the database is lost, and by this process alone. Threads may share it.
 
+    is_remote: whether the database is a server; SQLite, which lies in the home, is lost by all processes or by none
     is_alone: whether others have reached the database, and this process has not caught up since
     """
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, is_remote: bool = True) -> None:
+        self.is_remote = is_remote
         self._folder = home / SIGNS_FOLDER
         self._name = f"{socket.gethostname()[:24]}-{os.getpid()}-{uuid4().hex[:8]}"
         self._signed_at = self._compared_at = self._answered_at = float("-inf")
@@ -85,6 +89,7 @@ class DatabaseReach:
 
         began_at: when it began to read, by `read_clock`: what was changed since, while it waited, it need not know
         """
+        self._lost_at = None
         self._caught_up_at = began_at
         self.is_alone = self.is_alone and began_at < self._alone_at
 
@@ -96,7 +101,7 @@ class DatabaseReach:
         self._noted_at = now
         if self._lost_at is None:
             self._lost_at, self._known, self._other_at = now, None, None
-        if self.is_alone or now - self._compared_at < COMPARISON_SECONDS:
+        if not self.is_remote or self.is_alone or now - self._compared_at < COMPARISON_SECONDS:
             return
         self._compared_at = now
         if self._known is None:
@@ -117,7 +122,8 @@ class DatabaseReach:
         A proxy or a server that hangs closes no connection, so that no statement ever fails. To be called all the time.
         """
         last_answer_at = max(self._answered_at, self._caught_up_at)
-        if self._lost_at is not None or read_clock() - last_answer_at > SILENT_SECONDS:
+        is_silent = self.is_remote and read_clock() - last_answer_at > SILENT_SECONDS
+        if self._lost_at is not None or is_silent:
             self.note_loss()
 
     def find_fault(self) -> str | None:
@@ -164,16 +170,17 @@ class DatabaseReach:
 
 
 def watch_reach(database: Engine, home: Path | None) -> None:
-    """Have the processes of a home note what of PostgreSQL they reach. home: None: of no service"""
+    """Have the processes of a home note what of the database they reach. home: None: of no service"""
     if home is None or not home.is_dir():
         return
-    reach = DatabaseReach(home)
-    reach.remove_old_signs()
-    event.listen(database, "after_cursor_execute", reach.note_answer)
+    reach = DatabaseReach(home, is_remote=database.dialect.name != "sqlite")
+    if reach.is_remote:
+        reach.remove_old_signs()
+        event.listen(database, "after_cursor_execute", reach.note_answer)
     database.update_execution_options(**{REACH_OPTION: reach})
 
 
 def find_reach(database: Engine) -> DatabaseReach | None:
-    """Return what notes whether the database is reached; None for SQLite, which lies in the home."""
+    """Return what notes whether the database is reached; None where there is no home."""
     reach: DatabaseReach | None = database.get_execution_options().get(REACH_OPTION)
     return reach

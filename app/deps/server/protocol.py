@@ -204,9 +204,12 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     @property
     def slow_since(self) -> float | None:
         """Since when its client has sent little of a body, or read little of an answer; None if neither is awaited."""
-        if self.transport.get_write_buffer_size():
-            return self.answer_stall.began_at
-        return self.body_stall.began_at if self.phase is Phase.BODY and not self.flow.read_paused else None
+        unsent_bytes = self.transport.get_write_buffer_size()
+        if unsent_bytes:
+            return self.answer_stall.find_slow_since(-unsent_bytes, self.loop.time())
+        if self.phase is Phase.BODY and not self.flow.read_paused:
+            return self.body_stall.find_slow_since(self.received_bytes, self.loop.time())
+        return None
 
     def abort(self) -> None:
         """Close the connection at once."""

@@ -19,6 +19,7 @@ from app.resources import Resources
 from app.serving import index_builder
 from app.serving.calibration.learned_gallery import LearnedGallery, read_learned_gallery
 from app.serving.calibration.open_set_measurement import ProbeFaces, measure_open_set
+from app.serving.calibration.seen_photos import EmbedElsewhere, estimate_seen_share, read_seen_share
 from app.serving.compensation.store import Compensation, read_compensation
 from app.serving.index_builder import IndexKey
 from app.serving.labels.constraints import ServedConstraints
@@ -43,7 +44,9 @@ MAX_CANDIDATE_SHARE = 0.1
 MAX_QUERIES, MAX_COMPARED_NUMBERS = 100, 2_000_000_000
 
 
-def measure_gallery(resources: Resources, collection: str, task: str, model: Model) -> dict[str, Any]:
+def measure_gallery(
+    resources: Resources, collection: str, task: str, model: Model, embed_elsewhere: EmbedElsewhere | None = None
+) -> dict[str, Any]:
     """Calibrate a model for a task of a collection, from its embeddings in the tables.
 
     Returns the entry for `Deployment.measurements[model.id]`:
@@ -53,7 +56,7 @@ def measure_gallery(resources: Resources, collection: str, task: str, model: Mod
     None, "cells": p, "curve": [{m, recall, fraction, ms}], "faces", "named_faces": of these, "labelled_faces": of
     these, by labels alone, "refused_faces", "joined_people": see `Measurement`, "change": the last one of the
     collection by then, "last_face": the largest pk, "index": its name, "measured_at", "compensation": version of the
-    source compensation that corrected the embeddings}
+    source compensation that corrected the embeddings, "seen_share": see `estimate_seen_share`}
 
     For an index with two stages there are also "candidates", which the second stage ranks, and "candidate_curve":
     [{candidates, recall_at_1, recall, ms}].
@@ -62,7 +65,10 @@ def measure_gallery(resources: Resources, collection: str, task: str, model: Mod
     calibration then applies. Probabilities come from this gallery's pairs. A model keeps the people whom it has learned
     from farther apart than others: for one that was trained on these people, probabilities come from the people held
     out of its training, and false-match rates from pairs of one of these and a learned one, or from this gallery where
-    its pairs are nearer. Raises NotFound.
+    its pairs are nearer.
+
+    embed_elsewhere: see `estimate_seen_share`
+    Raises NotFound, and what `embed_elsewhere` raises.
     """
     with snapshot(resources.database) as session:
         created_at = session.scalar(select(Collection.created_at).where(Collection.id == collection))
@@ -70,11 +76,16 @@ def measure_gallery(resources: Resources, collection: str, task: str, model: Mod
             raise NotFound(f"no collection {collection!r}")
         compensation = read_compensation(session, collection, task, model.id)
         key = IndexKey(collection, task, model.id, created_at, compensation.version)
-        return measure_with_compensation(session, resources, model, key, compensation)
+        return measure_with_compensation(session, resources, model, key, compensation, embed_elsewhere)
 
 
 def measure_with_compensation(
-    session: Session, resources: Resources, model: Model, key: IndexKey, compensation: Compensation
+    session: Session,
+    resources: Resources,
+    model: Model,
+    key: IndexKey,
+    compensation: Compensation,
+    embed_elsewhere: EmbedElsewhere | None = None,
 ) -> dict[str, Any]:
     """Calibrate a model as `measure_gallery` does, with embeddings corrected by this compensation."""
     dim = index_builder.find_embedding_size(model, key.task)
@@ -91,11 +102,28 @@ def measure_with_compensation(
     faces = read_faces(session, key.collection)
     change = index_builder.read_change(session, key.collection, key.collection_created_at) or 0
     constraints = read_constraints(session, key.collection, key.task, change)
-    refused, learned = (
-        read_refused_faces(session, key.collection),
-        read_learned_gallery(session, resources.installation_key, model, key),
-    )
-    return _measure_index(LoadedIndex(key, model, index, change, compensation), faces, refused, learned, constraints)
+    refused, loaded = read_refused_faces(session, key.collection), LoadedIndex(key, model, index, change, compensation)
+    learned = _find_learned(session, resources, loaded, faces, embed_elsewhere)
+    return _measure_index(loaded, faces, refused, learned, constraints)
+
+
+def _find_learned(
+    session: Session,
+    resources: Resources,
+    loaded: LoadedIndex,
+    faces: "GalleryFaces",
+    embed_elsewhere: EmbedElsewhere | None = None,
+) -> LearnedGallery:
+    """Find what a model has learned of a gallery, by its photos, and by other files of the same photos."""
+    key, model = loaded.key, loaded.model
+    learned = read_learned_gallery(session, resources.installation_key, model, key)
+    if learned.is_trained_here or key.task != "identity":
+        return learned
+    share = estimate_seen_share(session, loaded, faces.ids, faces.people, embed_elsewhere)
+    if share is None:
+        deployment = session.get(Deployment, (key.collection, key.task), populate_existing=True)
+        share = read_seen_share(deployment.measurements.get(model.id) if deployment else None)
+    return learned.with_seen(share)
 
 
 def renew_calibration(resources: Resources, loaded: LoadedIndex, constraints: ServedConstraints) -> bool:
@@ -106,7 +134,7 @@ def renew_calibration(resources: Resources, loaded: LoadedIndex, constraints: Se
     key, database = loaded.key, resources.database
     with snapshot(database) as session:
         faces, refused = read_faces(session, key.collection), read_refused_faces(session, key.collection)
-        learned = read_learned_gallery(session, resources.installation_key, loaded.model, key)
+        learned = _find_learned(session, resources, loaded, faces)
     try:
         calibration = _measure_index(loaded, faces, refused, learned, constraints)
     except WrongShape:
@@ -237,6 +265,7 @@ def _measure_index(
         "last_face": int(indexed.max(initial=0)),
         "measured_at": now(),
         "compensation": loaded.key.compensation,
+        "seen_share": learned.seen_share,
     }
 
 

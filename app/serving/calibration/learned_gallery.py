@@ -1,7 +1,7 @@
 """Which faces of a gallery a model has learned from: searches for the others alone can stand for strangers."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from app.db.session import stream_raw_rows
 from app.db.tables import Collection, Erasure, Face, ModelRecord, Subject
 from app.galleries.erasure_receipts import hash_photo, hash_subject
 from app.galleries.learned_collections import COLLECTIONS_CREATED_AT, list_learned_changes
+from app.serving.calibration.seen_photos import is_copy
 from app.serving.index_builder import IndexKey
 from app.storage.installation_key import InstallationKey
 from ml.model import Model
@@ -31,12 +32,20 @@ class LearnedGallery:
     home_faces: (n,) pks of its faces with photos that were in the collection in which the training searched for
         strangers; None: of all that it has learned from
     is_trained_here: whether the gallery counts as one that it was trained in
+    seen_share: of the photos here, that it has learned from in other files: see `estimate_seen_share`; None: not known
     """
 
     listed: Ids
     lists_unlearned: bool
     home_faces: Ids | None
     is_trained_here: bool
+    seen_share: float | None = None
+
+    def with_seen(self, share: float | None) -> "LearnedGallery":
+        """Return the same, or all as learned, where so many photos are known to the model in other files."""
+        if is_copy(share):
+            return LearnedGallery(np.empty(0, np.int64), True, None, True, share)
+        return replace(self, seen_share=share)
 
     def find_learned(self, ids: Ids) -> NDArray[np.bool_]:
         """Return (n,) which of these faces of the gallery the model may have learned from."""

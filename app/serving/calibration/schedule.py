@@ -38,12 +38,13 @@ class CalibrationSchedule:
     def renew_if_due(self, session: Session, served: ServedDeployment) -> None:
         """Start a new calibration of the champion if enough faces or names have changed since the last one.
 
-        Another model is calibrated if most of the faces are gone by which it was. The calibration is written to the
-        deployment's row, and read from there like any other change.
+        Another model is calibrated if it was not, or if most of the faces are gone by which it was. The calibration is
+        written to the deployment's row, and read from there like any other change.
         """
         for index in served.indexes.values():
-            if index is served.champion or served.validities.get(index.key.model_id, UNCHECKED).is_outdated:
-                self._renew_if_due(session, served, index, served.scores[index.key.model_id])
+            scores, validity = served.scores[index.key.model_id], served.validities.get(index.key.model_id, UNCHECKED)
+            if index is served.champion or validity.is_outdated or not scores.calibrated_at_count:
+                self._renew_if_due(session, served, index, scores)
 
     def _renew_if_due(self, session: Session, served: ServedDeployment, index: LoadedIndex, scores: Scores) -> None:
         if self.tasks.busy(("calibrate", index)):
