@@ -40,6 +40,20 @@ def test_of_people_without_a_name_a_fifth_is_held_out() -> None:
     assert 0.15 < (draws < 0.2).mean() < 0.25
 
 
+@pytest.mark.parametrize("same", ["id", "photo", "nothing"])
+def test_who_is_in_several_collections_is_held_out_of_all_or_of_none(same: str) -> None:
+    """By one id, by one photo, or as somebody whom nothing connects."""
+    faces = []
+    for number, (collection, person) in enumerate((c, p) for c in ("a", "b") for p in range(PEOPLE)):
+        photo = person if same == "photo" else number
+        name = f"p{person}" if same == "id" else f"{collection}{person}"
+        faces.append(FaceRecord(number, collection, f"i{photo:05}", 0, number, name, {}))
+    people, draws = number_people(faces, [])
+    assert len(np.unique(people)) == (2 * PEOPLE if same == "nothing" else PEOPLE)
+    assert np.array_equal(draws[:PEOPLE], draws[PEOPLE:]) == (same != "nothing")
+    assert np.array_equal(draws[:PEOPLE], number_people(faces[:PEOPLE], [])[1]), "as in a training of one collection"
+
+
 @pytest.mark.parametrize(("count", "held_out"), [(319, 64), (320, 160), (500, 160), (2000, 400)])
 def test_as_many_people_are_held_out_as_a_threshold_needs_if_half_are_as_many(count: int, held_out: int) -> None:
     faces = [make_face(i, f"p{i // 2}") for i in range(2 * count)]

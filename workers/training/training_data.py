@@ -52,7 +52,7 @@ class TrainingData:
 
     faces: the N faces of the gallery; distractors: faces that are searched among and never learned from
     tasks: what is known for each task
-    people: (N,) number of the person; faces that labels call the same are one person
+    people: (N,) number of the person: see `number_people`
     holdout_draw: (N,) the person's draw in 0..1, the same in each training: people below the holdout are held out
     snapshot: see `record_snapshot`
     """
@@ -224,6 +224,9 @@ def _read_values(faces: Sequence[FaceRecord], sources: Sequence[Source], plan: P
 def number_people(faces: Sequence[FaceRecord], tasks: Iterable[TaskExamples]) -> tuple[Ids, NDArray[np.float64]]:
     """Return each face's person and holdout draw. Faces with one name, or that labels call the same, are one person.
 
+    So are those with one photo, or one subject's id, in several collections: else a person might be held out by one
+    name, and learned from by another.
+
     Of several names a person has the draw of the oldest, and of its photos only if it has no name. With the lowest of
     all draws, the more photos labels join, the more people would be held out.
     """
@@ -231,7 +234,7 @@ def number_people(faces: Sequence[FaceRecord], tasks: Iterable[TaskExamples]) ->
         np.array([f.person for f in faces], np.str_), return_index=True, return_inverse=True
     )
     joins = [t.pairs[t.same] for t in tasks if t.task == "identity"]
-    ends = number[np.concatenate([*joins, np.empty((0, 2), np.int64)])]
+    ends = number[np.concatenate([*joins, _find_same_elsewhere(faces)])]
     graph = scipy.sparse.coo_array((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=(len(names), len(names)))
     of_name = (
         scipy.sparse.csgraph.connected_components(graph, directed=False)[1] if len(names) else np.empty(0, np.int64)
@@ -242,6 +245,16 @@ def number_people(faces: Sequence[FaceRecord], tasks: Iterable[TaskExamples]) ->
     oldest = order[np.unique(of_name[order], return_index=True)[1]]
     draws = np.array([_draw(str(names[i])) for i in oldest], np.float64)
     return people, draws[people]
+
+
+def _find_same_elsewhere(faces: Sequence[FaceRecord]) -> Ids:
+    """Return (P, 2) pairs of faces in different collections with one photo, or of subjects with one id."""
+    firsts, pairs = dict[tuple[str, ...], int](), list[tuple[int, int]]()
+    for i, face in enumerate(faces):
+        keys = [(face.image_id, str(face.number))] + ([(face.subject_id,)] if face.subject_id is not None else [])
+        earlier = (firsts.setdefault(key, i) for key in keys)
+        pairs += [(j, i) for j in earlier if faces[j].collection_id != face.collection_id]
+    return np.array(pairs, np.int64).reshape(-1, 2)
 
 
 def _draw(name: str) -> float:
