@@ -17,12 +17,13 @@ from app.queue.notifier import Notifier
 from app.startup import CannotStart
 from app.storage.audit_log.chain import AuditChain
 from app.storage.blob_store import Blobs
-from app.storage.home_upgrade import upgrade_home
-from app.storage.home_watch import HomeWatch
+from app.storage.home.upgrade import upgrade_home
+from app.storage.home.watch import HomeWatch
 from app.storage.installation_key import KEY_FILE, InstallationKey, read_installation_key
 from app.storage.model_cache import ModelStore
 from app.storage.model_signatures import open_model_signer
 from app.storage.recognisers.default_recogniser import DefaultRecogniser, choose_default
+from app.storage.unfinished_photos import UnfinishedPhotos
 from ml.images import ImageLimits
 from ml.pipeline import FrontEnd, default_front_end
 
@@ -80,6 +81,11 @@ class Resources:
     def image_limits(self) -> ImageLimits:
         """The limits of a photo."""
         return ImageLimits(self.settings.max_image_bytes, self.settings.max_image_pixels)
+
+    @cached_property
+    def unfinished_photos(self) -> UnfinishedPhotos:
+        """Which files are written for faces that have no row yet."""
+        return UnfinishedPhotos(self.settings.home)
 
     @property
     def uploads(self) -> Path:

@@ -67,13 +67,15 @@ def enrol_photos(
     """
     files = [file for photo in photos for file in photo.files()]
     for _ in range(MAX_ATTEMPTS):
-        resources.blobs.put(collection_id, [*files, *prepared.files])
+        written = [*files, *prepared.files]
         try:
-            with writing(resources.database) as session:
-                transaction = _EnrolmentTransaction(session, resources, collection_id, photos, prepared)
-                outcomes = transaction.enrol()
-                record(session, outcomes)
-                transaction.remove_refused_files(outcomes)
+            with resources.unfinished_photos.note(collection_id, [name for name, _ in written]):
+                resources.blobs.put(collection_id, written)
+                with writing(resources.database) as session:
+                    transaction = _EnrolmentTransaction(session, resources, collection_id, photos, prepared)
+                    outcomes = transaction.enrol()
+                    record(session, outcomes)
+                    transaction.remove_refused_files(outcomes)
         except _PointersMovedError:
             prepared = prepare_photos(resources, collection_id, photos)
             continue

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from app.storage.home_upgrade import LOCK_FILE
+from app.storage.home.upgrade import LOCK_FILE
 from app.storage.installation_key import read_installation_key
 from ml.errors import Corrupt
 from ml.files import atomic_write

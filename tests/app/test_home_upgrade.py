@@ -12,7 +12,7 @@ from app.config import Settings
 from app.db.migrate import upgrade_database
 from app.db.session import reading, writing
 from app.resources import open_resources
-from app.storage.home_upgrade import upgrade_home
+from app.storage.home.upgrade import upgrade_home
 from ml.model import save_model
 from tests.rows import make_model
 

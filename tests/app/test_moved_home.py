@@ -18,8 +18,8 @@ from app.db.tables import Collection
 from app.errors import Busy
 from app.resources import Resources, open_resources
 from app.startup import CannotStart
-from app.storage import home_watch
-from app.storage.home_watch import HOME_MOVED, HomeWatch
+from app.storage.home import watch
+from app.storage.home.watch import HOME_MOVED, HomeWatch
 from tests.databases import migrate
 from tests.service import serve_api
 from workers.worker import Worker
@@ -27,7 +27,7 @@ from workers.worker import Worker
 
 @pytest.fixture(autouse=True)
 def no_pause_between_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(home_watch, "CHECK_SECONDS", 0.0)
+    monkeypatch.setattr(watch, "CHECK_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ def test_a_worker_of_a_running_service_makes_no_new_home(resources: Resources, l
 def test_processes_are_started_again_only_while_the_home_is_there(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.storage.home_watch.CHECK_SECONDS", 0.0)
+    monkeypatch.setattr("app.storage.home.watch.CHECK_SECONDS", 0.0)
     may_start, away = may_start_again(settings), settings.home.with_name("away")
     assert may_start()
     settings.home.rename(away)

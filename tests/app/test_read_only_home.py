@@ -16,7 +16,7 @@ from app.config import Settings
 from app.db.session import writing
 from app.errors import Busy
 from app.resources import open_resources
-from app.storage.home_watch import HomeWatch
+from app.storage.home.watch import HomeWatch
 from app.storage.request_timestamp import RequestTimestamp
 from tests.databases import migrate
 from tests.service import serve_api

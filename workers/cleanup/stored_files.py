@@ -79,6 +79,19 @@ def remove_orphans(context: JobContext, collection: str) -> int:
     return removed
 
 
+def remove_unfinished_photos(context: JobContext) -> int:
+    """Remove the files of enrolments that were killed, or run now, and return their number. Raises Interrupted.
+
+    One that runs now finds under the collection's lock that they are gone, and writes them again.
+    """
+    removed = 0
+    for collection, names in context.resources.unfinished_photos.read():
+        context.check()
+        removed += remove_unnamed(context.resources, collection, names)
+    context.resources.unfinished_photos.remove_old(ORPHAN_SECONDS)
+    return removed
+
+
 def remove_unnamed(resources: Resources, collection: str, names: Sequence[str]) -> int:
     """Remove those of these files that no row of the collection names, and return their number."""
     owners = {name: Blobs.parse_name(name) for name in names}

@@ -21,6 +21,7 @@ from app.resources import Resources
 from app.serving.index_snapshots import SnapshotStore
 from app.storage.fingerprints import Fingerprinter
 from app.storage.text_encodings import list_text_encodings
+from workers.cleanup.stored_files import remove_unfinished_photos
 from workers.context import JobContext
 from workers.erasing.blockers import find_blocker
 from workers.erasing.kept_snapshots import erase_from_kept_snapshots
@@ -41,6 +42,8 @@ def complete_erasures(context: JobContext) -> None:
     if erased:
         counts = _scrub(context, erased)
         snapshots = erase_from_kept_snapshots(context, [one for one in erased if one.erasure_id in ready])
+        if ready:
+            remove_unfinished_photos(context)
         if ready and not remove_unfinished_restores(context):
             ready = set()
         counts = {name: count | snapshots.get(name, {}) for name, count in counts.items()}

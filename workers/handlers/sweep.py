@@ -13,7 +13,7 @@ from workers.cleanup.expired_subjects import erase_expired_subjects
 from workers.cleanup.snapshots import remove_unfinished_snapshots
 from workers.cleanup.staged_models import remove_staged_models
 from workers.cleanup.stale_rows import remove_old_rows, remove_unused_embeddings
-from workers.cleanup.stored_files import remove_collection_files, remove_orphans
+from workers.cleanup.stored_files import remove_collection_files, remove_orphans, remove_unfinished_photos
 from workers.cleanup.uploads import remove_old_uploads
 from workers.context import JobContext
 from workers.erasing.resumption import delete_late_snapshots, resume_erasures
@@ -38,7 +38,7 @@ def sweep_all(message: Sweep, context: JobContext) -> dict[str, Any]:
         "rows": remove_old_rows(resources),
         "audit": cut_audit_log(resources),
         "uploads": remove_old_uploads(resources),
-        "files": 0,
+        "files": remove_unfinished_photos(context),
         "embeddings": 0,
         "repaired": 0,
     }

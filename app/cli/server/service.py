@@ -17,7 +17,7 @@ from app.cli.server.settings import leave_shared_metrics
 from app.config import METRICS_VARIABLE, Settings
 from app.imports import import_uncollected
 from app.startup import exit_with_reason
-from app.storage.home_watch import HomeWatch
+from app.storage.home.watch import HomeWatch
 from app.supervision.children import ReportReady, Role
 from app.supervision.reloading import Reloader, take_handover
 from app.supervision.supervisor import Predecessors, Supervisor
