@@ -146,5 +146,8 @@ def put_challenger(
     caller: CallerDep,
     response: Response,
 ) -> DeploymentOut | JobOut:
-    """Sets the model that can be searched beside the champion; null removes it. 202 if faces must be embedded first."""
+    """Sets the model that can be searched beside the champion; null removes it.
+
+    202 if faces must be embedded, or the gallery be measured, first.
+    """
     return service.set_challenger(session, resources.models, path, body, caller, response)

@@ -14,6 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
+from app.storage.blob_store import make_disk_error
+
 UNFINISHED_FOLDER = "unfinished"
 
 UnfinishedFiles = tuple[str, list[str]]
@@ -34,14 +36,18 @@ class UnfinishedPhotos:
         """Have these files be found, by any process, if what runs here does not end well.
 
         Nothing is synced to the disk: it is there for a process that ends, not for a machine that loses its power.
+        Raises Busy if the disk is full or read-only.
         """
         with self._lock:
             if self._path is None:
-                self._folder.mkdir(exist_ok=True)
                 self._path = self._folder / f"{socket.gethostname()[:24]}-{os.getpid()}-{uuid4().hex[:8]}"
+            try:
+                self._folder.mkdir(exist_ok=True)
+                with self._path.open("a") as file:
+                    file.write(json.dumps([collection, list(names)]) + "\n")
+            except OSError as error:
+                raise make_disk_error(error) from error
             self._running += 1
-            with self._path.open("a") as file:
-                file.write(json.dumps([collection, list(names)]) + "\n")
         has_ended = False
         try:
             yield
@@ -52,7 +58,8 @@ class UnfinishedPhotos:
                 if not has_ended:
                     self._path = None  # what is noted there stays, and the next has another file
                 elif not self._running and self._path is not None:
-                    self._path.unlink(missing_ok=True)
+                    with suppress(OSError):  # the rows are committed; the sweep removes it
+                        self._path.unlink()
 
     def read(self) -> Iterator[UnfinishedFiles]:
         """Yield the files of all enrolments that run now, in any process, or did not end well."""

@@ -1,5 +1,6 @@
 """A photo that was written for a face, but has no row since its process was killed, is gone when a receipt is final."""
 
+import errno
 import threading
 import time
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from app.enrolment import store
+from app.errors import Busy
 from app.storage.blob_store import Blobs
 from app.storage.unfinished_photos import UNFINISHED_FOLDER, UnfinishedPhotos
 from tests.flows.test_training import STRONG
@@ -83,6 +85,26 @@ def test_enrolments_that_have_ended_leave_nothing(tmp_path: Path) -> None:
         assert ("a", ["x"]) in other.read()
     assert list(one.read()) == []
     assert not list((tmp_path / UNFINISHED_FOLDER).iterdir())
+
+
+def test_a_full_disk_is_named_and_a_note_that_cannot_be_removed_loses_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    one = UnfinishedPhotos(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", fail)
+        with pytest.raises(Busy, match="the disk is full"), one.note("a", ["x"]):
+            raise AssertionError("it must not begin")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", fail)
+        with one.note("b", ["y"]):
+            pass
+    with one.note("c", []):
+        pass
+    assert list(one.read()) == []
 
 
 def test_what_did_not_end_well_is_found_until_it_is_old(tmp_path: Path) -> None:

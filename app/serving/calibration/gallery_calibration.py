@@ -17,9 +17,9 @@ from app.galleries.measurements import DEFAULT_FMR
 from app.galleries.retention import may_be_used
 from app.resources import Resources
 from app.serving import index_builder
-from app.serving.calibration.learned_gallery import LearnedGallery, read_learned_gallery
+from app.serving.calibration.learned_gallery import LearnedGallery, find_learned_gallery
 from app.serving.calibration.open_set_measurement import ProbeFaces, measure_open_set
-from app.serving.calibration.seen_photos import EmbedElsewhere, estimate_seen_share, read_seen_share
+from app.serving.calibration.seen_photos import EmbedElsewhere
 from app.serving.compensation.store import Compensation, read_compensation
 from app.serving.index_builder import IndexKey
 from app.serving.labels.constraints import ServedConstraints
@@ -103,27 +103,10 @@ def measure_with_compensation(
     change = index_builder.read_change(session, key.collection, key.collection_created_at) or 0
     constraints = read_constraints(session, key.collection, key.task, change)
     refused, loaded = read_refused_faces(session, key.collection), LoadedIndex(key, model, index, change, compensation)
-    learned = _find_learned(session, resources, loaded, faces, embed_elsewhere)
+    learned = find_learned_gallery(
+        session, resources.installation_key, loaded, faces.ids, faces.people, embed_elsewhere
+    )
     return _measure_index(loaded, faces, refused, learned, constraints)
-
-
-def _find_learned(
-    session: Session,
-    resources: Resources,
-    loaded: LoadedIndex,
-    faces: "GalleryFaces",
-    embed_elsewhere: EmbedElsewhere | None = None,
-) -> LearnedGallery:
-    """Find what a model has learned of a gallery, by its photos, and by other files of the same photos."""
-    key, model = loaded.key, loaded.model
-    learned = read_learned_gallery(session, resources.installation_key, model, key)
-    if learned.is_trained_here or key.task != "identity":
-        return learned
-    share = estimate_seen_share(session, loaded, faces.ids, faces.people, embed_elsewhere)
-    if share is None:
-        deployment = session.get(Deployment, (key.collection, key.task), populate_existing=True)
-        share = read_seen_share(deployment.measurements.get(model.id) if deployment else None)
-    return learned.with_seen(share)
 
 
 def renew_calibration(resources: Resources, loaded: LoadedIndex, constraints: ServedConstraints) -> bool:
@@ -134,7 +117,7 @@ def renew_calibration(resources: Resources, loaded: LoadedIndex, constraints: Se
     key, database = loaded.key, resources.database
     with snapshot(database) as session:
         faces, refused = read_faces(session, key.collection), read_refused_faces(session, key.collection)
-        learned = _find_learned(session, resources, loaded, faces)
+        learned = find_learned_gallery(session, resources.installation_key, loaded, faces.ids, faces.people)
     try:
         calibration = _measure_index(loaded, faces, refused, learned, constraints)
     except WrongShape:

@@ -9,11 +9,12 @@ from sqlalchemy import ColumnElement, exists, func, select, true
 from sqlalchemy.orm import Session, aliased
 
 from app.db.session import stream_raw_rows
-from app.db.tables import Collection, Erasure, Face, ModelRecord, Subject
+from app.db.tables import Collection, Deployment, Erasure, Face, ModelRecord, Subject
 from app.galleries.erasure_receipts import hash_photo, hash_subject
 from app.galleries.learned_collections import COLLECTIONS_CREATED_AT, list_learned_changes
-from app.serving.calibration.seen_photos import is_copy
+from app.serving.calibration.seen_photos import EmbedElsewhere, estimate_seen_share, is_copy, read_seen_share
 from app.serving.index_builder import IndexKey
+from app.serving.loaded_index import LoadedIndex
 from app.storage.installation_key import InstallationKey
 from ml.model import Model
 from ml.types import Ids
@@ -56,6 +57,30 @@ class LearnedGallery:
         if self.home_faces is None:
             return int(self.find_learned(ids).sum())
         return int(np.isin(ids, self.home_faces, assume_unique=True).sum())
+
+
+def find_learned_gallery(
+    session: Session,
+    installation_key: InstallationKey,
+    loaded: LoadedIndex,
+    ids: Ids,
+    people: Ids,
+    embed_elsewhere: EmbedElsewhere | None = None,
+) -> LearnedGallery:
+    """Find what a model has learned of a gallery, by its photos, and by other files of the same photos.
+
+    ids, people, embed_elsewhere: see `estimate_seen_share`. Where it has nothing to compare, what it returned when the
+    deployment was measured last is taken.
+    """
+    key = loaded.key
+    learned = read_learned_gallery(session, installation_key, loaded.model, key)
+    if learned.is_trained_here or key.task != "identity":
+        return learned
+    share = estimate_seen_share(session, loaded, ids, people, embed_elsewhere)
+    if share is None:
+        deployment = session.get(Deployment, (key.collection, key.task), populate_existing=True)
+        share = read_seen_share(deployment.measurements.get(key.model_id) if deployment else None)
+    return learned.with_seen(share)
 
 
 def read_learned_gallery(
