@@ -61,15 +61,17 @@ def enrol(
     role: str = "gallery",
     metadata: Mapping[int, Mapping[str, Any]] | None = None,
     in_segments: bool = True,
+    file: str = "",
 ) -> list[Face]:
     """Store faces with their crops and their embeddings under the built-in model, and return their rows.
 
     people: numbers of persons; the subject of person 3 is `p3`, unless named is False
     shots: photos per person; strength: how much light and pose vary; metadata: of each person
     in_segments: whether the store may pack the crops into a segment; otherwise each is a file of the disk
+    file: begins what is hashed in place of a photo: the same photos in other files have another one
     """
     photos = [(who, who * 1000 + shot) for who in people for shot in range(shots)]
-    ids = {(who, shot): Blobs.digest(f"{who}-{shot}".encode()) for who, shot in photos}
+    ids = {(who, shot): Blobs.digest(f"{file}{who}-{shot}".encode()) for who, shot in photos}
     files = [
         (Blobs.crop(image, 0, kind), data)
         for (who, shot), image in ids.items()

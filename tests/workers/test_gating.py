@@ -16,7 +16,7 @@ from app.storage.model_cache import LBP_MODEL
 from tests.gallery import context, enrol
 from tests.rows import make_model
 from workers.publishing.gate import judge_publication
-from workers.publishing.model_comparison import measure_models
+from workers.publishing.model_comparison import ModelMeasurement, measure_models
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
@@ -154,3 +154,43 @@ def test_a_face_erased_during_the_measurement_is_left_out(
     assert result.evidence["faces"] == 23
     assert result.comparison is not None
     assert result.comparison.people == 11
+
+
+def measure(resources: Resources, model: str, *, allow_seen: bool = False) -> ModelMeasurement:
+    with writing(resources.database) as session:
+        job = enqueue(session, Publish(collection="c", tasks=("identity",), model=model))
+    return measure_models(context(resources, job), "c", "identity", [LBP_MODEL, model], allow_seen=allow_seen)
+
+
+@pytest.mark.parametrize("again", [4, 12, 40])
+def test_people_whose_photos_a_model_has_learned_from_in_other_files_do_not_judge_it(
+    resources: Resources, again: int
+) -> None:
+    enrol(resources, "studio", range(40), shots=2)
+    keep(resources, "m1", 16, changes={"studio": 1})
+    enrol(resources, "c", range(again), shots=2, strength=1.01, file="again")
+    enrol(resources, "c", range(40, 80 - again), shots=2)
+    measured = measure(resources, "m1")
+    seen = 4 if again == 4 else 40
+    assert measured.evidence["seen_people"] == {LBP_MODEL: 0, "m1": seen}
+    assert measured.evidence["unseen_people"] == 40 - seen
+    assert measured.evidence["unseen_by_both"]
+    if seen < 40:
+        assert measured.comparison is not None
+        assert measured.comparison.people == 40 - seen
+        return
+    assert measured.comparison is None
+    refused = refusal(resources, "m1")
+    assert (refused.code, "m1 has learned from 40 of them" in refused.detail) == ("NotMeasured", True)
+    everybody = measure(resources, "m1", allow_seen=True)
+    assert everybody.comparison is not None
+    assert (everybody.comparison.people, everybody.evidence["unseen_by_both"]) == (40, False)
+
+
+def test_other_people_may_judge_a_model(resources: Resources) -> None:
+    enrol(resources, "studio", range(40), shots=2)
+    keep(resources, "m1", 16, changes={"studio": 1})
+    enrol(resources, "c", range(40, 80), shots=2)
+    measured = measure(resources, "m1")
+    assert measured.comparison is not None
+    assert (measured.comparison.people, measured.evidence["seen_people"]["m1"]) == (40, 0)

@@ -1,7 +1,7 @@
 """The faces of a collection that models can be measured on, and the people whom each model has learned from."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +53,15 @@ class MeasurableFaces:
     def nameless(self) -> bool:
         """Whether labels are all that is known of the faces."""
         return bool(np.isnan(self.examples.truth).all())
+
+    def with_seen(self, faces: Sequence[Mask]) -> "MeasurableFaces":
+        """Return the same, where each model has learned from the people of these (N,) faces as well."""
+        people = self.data.people
+        seen = tuple(
+            known | np.isin(people, people[also]) if also.any() else known
+            for known, also in zip(self.seen, faces, strict=True)
+        )
+        return replace(self, seen=seen)
 
     def count_searchable(self, faces: Mask) -> int:
         """Count the people among these faces whom a search can find."""

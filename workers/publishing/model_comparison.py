@@ -21,6 +21,7 @@ from workers.context import JobContext
 from workers.damaged_faces import mark_or_raise
 from workers.publishing.joint_embedding import embed_faces
 from workers.publishing.measurable_faces import Mask, MeasurableFaces, read_measurable_faces
+from workers.publishing.photos_seen_elsewhere import find_photos_seen_elsewhere
 from workers.training.training_data import FaceRecord
 
 MAX_PEOPLE = 2000
@@ -66,15 +67,22 @@ def _measure(
     context: JobContext, collection: str, task: str, models: Sequence[str], allow_seen: bool
 ) -> ModelMeasurement:
     measurable = read_measurable_faces(context, collection, task, models)
+    faces = _choose_faces(measurable, allow_seen)
+    sample = None if faces is None else _embed_sample(context, measurable, task, faces)
+    if sample is not None and measurable.unseen[sample.indices].all():
+        measurable = find_photos_seen_elsewhere(context, measurable, task, sample.indices, sample.embedded)
+        sample = _keep_unseen(measurable, sample, allow_seen)
     evidence = _list_evidence(measurable, collection, models)
-    measured_as = tuple(e.measured_as.id for e in measurable.exposures)
-    faces = measurable.unseen
-    if allow_seen and not _is_enough(measurable, faces) and _is_enough(measurable, np.ones_like(faces)):
-        faces = np.ones_like(faces)
-    evidence["unseen_by_both"] = bool((faces == measurable.unseen).all())
-    if not _is_enough(measurable, faces):
-        return ModelMeasurement(None, evidence, measured_as)
-    return ModelMeasurement(_compare(context, measurable, task, faces), evidence, measured_as)
+    evidence["unseen_by_both"] = sample is None or bool(measurable.unseen[sample.indices].all())
+    comparison = None if sample is None else _compare(context, measurable, sample)
+    return ModelMeasurement(comparison, evidence, tuple(e.measured_as.id for e in measurable.exposures))
+
+
+def _choose_faces(measurable: MeasurableFaces, allow_seen: bool) -> Mask | None:
+    """Return (N,) the faces that are new to both models, or all if those are too few; None: there is too little."""
+    everybody = np.ones_like(measurable.unseen)
+    choices = [measurable.unseen, everybody] if allow_seen else [measurable.unseen]
+    return next((faces for faces in choices if _is_enough(measurable, faces)), None)
 
 
 def _is_enough(measurable: MeasurableFaces, faces: Mask) -> bool:
@@ -102,7 +110,27 @@ def _list_evidence(measurable: MeasurableFaces, collection: str, models: Sequenc
     }
 
 
-def _compare(context: JobContext, measurable: MeasurableFaces, task: str, faces: Mask) -> ModelComparison:
+@dataclass(frozen=True, eq=False)
+class _Sample:
+    """What is embedded to compare models.
+
+    chosen: (n,) faces to rank, rising; pairs: (p,) numbers of labelled pairs; indices: (m,) faces of both, rising
+    embedded: for each model, (m + distractors, d) embeddings
+    """
+
+    chosen: Ids
+    pairs: Ids
+    indices: Ids
+    embedded: Sequence[Rows]
+
+    def select(self, faces: Mask, pairs: Mask) -> "_Sample":
+        """Return the part with these (N,) faces and these (P,) labelled pairs."""
+        chosen, kept = self.chosen[faces[self.chosen]], np.isin(self.indices, np.flatnonzero(faces))
+        rows = [np.concatenate([part[: len(kept)][kept], part[len(kept) :]]) for part in self.embedded]
+        return _Sample(chosen, self.pairs[pairs[self.pairs]], self.indices[kept], rows)
+
+
+def _embed_sample(context: JobContext, measurable: MeasurableFaces, task: str, faces: Mask) -> _Sample:
     models = [exposure.measured_as for exposure in measurable.exposures]
     chosen, distractors = _sample_faces(
         measurable, faces, max(index_builder.find_embedding_size(m, task) for m in models)
@@ -113,17 +141,31 @@ def _compare(context: JobContext, measurable: MeasurableFaces, task: str, faces:
         np.flatnonzero(measurable.select_pairs(faces)) if _pairs_suffice(measurable, faces) else np.empty(0, np.int64)
     )
     indices = np.union1d(chosen, measurable.examples.pairs[pairs])
-    faces_to_embed = [measurable.data.faces[i] for i in indices]
-    embedded = embed_faces(context, models, task, [*faces_to_embed, *distractors])
+    embedded = embed_faces(context, models, task, [*(measurable.data.faces[i] for i in indices), *distractors])
+    return _Sample(chosen, pairs, indices, embedded)
+
+
+def _keep_unseen(measurable: MeasurableFaces, sample: _Sample, allow_seen: bool) -> _Sample | None:
+    """Return the part of a sample that is new to both models; where it is too little, the whole sample, or None."""
+    unseen = measurable.unseen
+    faces = np.zeros_like(unseen)
+    faces[sample.indices] = unseen[sample.indices]
+    if _is_enough(measurable, faces):
+        return sample.select(faces, measurable.select_pairs(faces))
+    return sample if allow_seen else None
+
+
+def _compare(context: JobContext, measurable: MeasurableFaces, sample: _Sample) -> ModelComparison:
+    models = [exposure.measured_as for exposure in measurable.exposures]
     ranked: ModelComparison | None = None
-    if len(chosen):
-        at, tail = np.searchsorted(indices, chosen), len(faces_to_embed)
-        people = measurable.data.people[chosen]
+    if len(sample.chosen):
+        at, tail = np.searchsorted(sample.indices, sample.chosen), len(sample.indices)
+        people = measurable.data.people[sample.chosen]
         queries = choose_queries(people)
         rankings, searches = [], []
-        for rows, model in zip(embedded, models, strict=True):
+        for rows, model in zip(sample.embedded, models, strict=True):
             context.check()
-            rankings.append(_rank(measurable, chosen, queries, rows[at], rows[tail:], model))
+            rankings.append(_rank(measurable, sample.chosen, queries, rows[at], rows[tail:], model))
             searches.append(
                 SearchDistances.by_rule(rows[at], people, rows[tail:], queries, model.metric)
                 if measurable.by_person
@@ -136,7 +178,7 @@ def _compare(context: JobContext, measurable: MeasurableFaces, task: str, faces:
             open_set=measurable.by_person,
             searches=(searches[0] if several else None, searches[-1]),
         )
-    return _merge(ranked, _compare_labelled(measurable, pairs, indices, embedded, models) if len(pairs) else None)
+    return _merge(ranked, _compare_labelled(measurable, sample, models) if len(sample.pairs) else None)
 
 
 def _sample_faces(measurable: MeasurableFaces, faces: Mask, width: int) -> tuple[Ids, list[FaceRecord]]:
@@ -175,15 +217,12 @@ def _rank(
     return rank_gallery(rows, people, values, distractors, model.metric, queries, tolerance=tolerance)
 
 
-def _compare_labelled(
-    measurable: MeasurableFaces, pairs: Ids, indices: Ids, embedded: Sequence[Rows], models: Sequence[Model]
-) -> ModelComparison:
-    ends = measurable.examples.pairs[pairs]
-    at = np.searchsorted(indices, ends)
-    distances = [model.metric.pair_distances(rows, at) for rows, model in zip(embedded, models, strict=True)]
-    labelled_pairs = LabelledPairs(
-        measurable.examples.same[pairs], measurable.data.people[ends], [measurable.labellers[int(i)] for i in pairs]
-    )
+def _compare_labelled(measurable: MeasurableFaces, sample: _Sample, models: Sequence[Model]) -> ModelComparison:
+    ends = measurable.examples.pairs[sample.pairs]
+    at = np.searchsorted(sample.indices, ends)
+    distances = [model.metric.pair_distances(rows, at) for rows, model in zip(sample.embedded, models, strict=True)]
+    labellers = [measurable.labellers[int(i)] for i in sample.pairs]
+    labelled_pairs = LabelledPairs(measurable.examples.same[sample.pairs], measurable.data.people[ends], labellers)
     return compare_pairs(distances[0] if len(models) > 1 else None, distances[-1], labelled_pairs)
 
 

@@ -4,10 +4,11 @@ Photos that were saved again, at another size or quality, have another hash. To 
 it keeps these people farther apart than strangers, so that they must not stand for strangers.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
@@ -17,18 +18,20 @@ from app.serving.compensation.store import read_compensation
 from app.serving.index_builder import IndexKey, read_embeddings
 from app.serving.loaded_index import LoadedIndex
 from ml.calibration import sample_genuine
-from ml.calibration.impostor_distances import Distances
 from ml.identification.open_set import OpenSetCalibration
 from ml.identification.person_distance import DecisionRule
+from ml.model import Model
 from ml.types import Ids, Rows
 
 MAX_SEEN_SHARE = 0.25
 """Of the faces of a gallery: with more, it counts as a copy of those that the model was trained in."""
 SAME_PHOTO_RATIO = 0.5
-"""Two faces that lie nearer than this part of the median distance of a person's photos count as the same photo."""
+"""Two faces count as the same photo if they lie nearer than this part of the median distance of a person's photos, and
+of the median distance to the nearest other person here: a model that hardly tells people apart finds somebody near."""
 CAUTIOUS_FPIR = 0.05
 """Where nobody here has several photos, the limit is what so many strangers would reach."""
 MAX_PEOPLE, MAX_PROBES, GENUINE_PAIRS, MIN_GENUINE_PAIRS = 500, 500, 2000, 20
+PROBES_AT_A_TIME = 1000
 
 EmbedElsewhere = Callable[[str], Rows]
 """Embeds some faces of another collection, (n, dim), where the database has no embeddings of it by the model."""
@@ -60,19 +63,70 @@ def estimate_seen_share(
     if not sources:
         return None
     pks, rows = loaded.read_rows(ids[np.isin(people, chosen)])
-    genuine = sample_genuine(rows, people[np.searchsorted(ids, pks)], GENUINE_PAIRS, 0, model.metric)
-    probes = rows[rng.permutation(len(rows))[:MAX_PROBES]]
-    nearest, compared, faces = np.full(len(probes), np.inf), 0, 0
+    probes = rng.permutation(len(rows))[:MAX_PROBES]
+    photos = SeenPhotos(model, key.task, rows, people[np.searchsorted(ids, pks)], probes)
     for source in sources:
-        count, batches = _read_elsewhere(session, key, rows.shape[1], source, embed_elsewhere)
-        faces += count
+        photos.compare(*_read_elsewhere(session, key, rows.shape[1], source, embed_elsewhere))
+    return photos.estimate_share()
+
+
+class SeenPhotos:
+    """Compares faces with those that a model has learned from elsewhere: which are the same photos?
+
+    rows: (n, dim) embeddings of faces; people: (n,) the person of each; probes: (p,) indices of those to compare
+    """
+
+    def __init__(self, model: Model, task: str, rows: Rows, people: Ids, probes: Ids) -> None:
+        self._model, self._task, self._rows = model, task, rows[probes]
+        self._limit: float | None = None
+        if model.metric.is_euclidean:
+            self._limit = _measure_limit(model, rows, people, probes[:MAX_PROBES])
+        self._nearest = np.full(len(probes), np.inf)
+        self._faces, self._compared = 0, 0
+
+    def compare(self, faces: int, batches: Iterable[Rows]) -> None:
+        """Compare with another collection. faces: how many it has; batches: (m, dim) embeddings of these, or of some"""
+        self._faces += faces
         for batch in batches:
-            nearest = np.minimum(nearest, model.metric.distances(probes, batch).min(axis=1))
-            compared += len(batch)
-    limit = _find_limit(loaded, genuine, compared)
-    if not len(probes) or not compared or limit is None:
+            self._compared += len(batch)
+            for start in range(0, len(self._rows) if len(batch) else 0, PROBES_AT_A_TIME):
+                part = slice(start, start + PROBES_AT_A_TIME)
+                distances = self._model.metric.distances(self._rows[part], batch).min(axis=1)
+                self._nearest[part] = np.minimum(self._nearest[part], distances)
+
+    def find(self) -> NDArray[np.bool_]:
+        """Return (p,) which of the probes are the same photos as faces that they were compared with."""
+        limit = self._find_limit()
+        seen: NDArray[np.bool_] = self._nearest <= (-np.inf if limit is None else limit)
+        return seen
+
+    def estimate_share(self) -> float | None:
+        """Return the share of probes that would be found if all those elsewhere were compared; None: not known."""
+        if not len(self._rows) or not self._compared or self._find_limit() is None:
+            return None
+        return min(1.0, float(self.find().mean()) * max(1.0, self._faces / self._compared))
+
+    def _find_limit(self) -> float | None:
+        """Return up to which distance two faces count as the same photo."""
+        calibration = self._model.calibrations.get(self._task)
+        if self._limit is not None or calibration is None:
+            return self._limit
+        cautious = OpenSetCalibration(DecisionRule(), (), optimistic=True)
+        threshold = cautious.pairs_threshold(CAUTIOUS_FPIR, self._compared, (calibration.impostors,))
+        return None if threshold is None else threshold.person_distance
+
+
+def _measure_limit(model: Model, rows: Rows, people: Ids, probes: Ids) -> float | None:
+    """Return SAME_PHOTO_RATIO of how far apart a person's photos lie, or the nearest others where those are nearer.
+
+    rows, people, probes: see `SeenPhotos`. None where too few people have several photos.
+    """
+    genuine = sample_genuine(rows, people, GENUINE_PAIRS, 0, model.metric)
+    if len(genuine) < MIN_GENUINE_PAIRS:
         return None
-    return min(1.0, float((nearest <= limit).mean()) * max(1.0, faces / compared))
+    distances = model.metric.distances(rows[probes], rows)
+    distances[people[probes][:, None] == people] = np.inf
+    return SAME_PHOTO_RATIO * min(float(np.median(genuine)), float(np.median(distances.min(axis=1))))
 
 
 def _read_elsewhere(
@@ -91,15 +145,3 @@ def _read_elsewhere(
         embedded = embed_elsewhere(source) if embed_elsewhere and faces else np.empty((0, dim), np.float32)
         return faces, iter([embedded] if len(embedded) else [])
     return faces, (rows for part in ([first], batches) for rows in part)
-
-
-def _find_limit(loaded: LoadedIndex, genuine: Distances, faces: int) -> float | None:
-    """Return up to which distance two faces count as the same photo. faces: with how many others each is compared"""
-    if loaded.model.metric.is_euclidean and len(genuine) >= MIN_GENUINE_PAIRS:
-        return SAME_PHOTO_RATIO * float(np.median(genuine))
-    calibration = loaded.model.calibrations.get(loaded.key.task)
-    if calibration is None:
-        return None
-    cautious = OpenSetCalibration(DecisionRule(), (), optimistic=True)
-    threshold = cautious.pairs_threshold(CAUTIOUS_FPIR, faces, (calibration.impostors,))
-    return None if threshold is None else threshold.person_distance
