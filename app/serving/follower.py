@@ -1,19 +1,16 @@
 """The thread that keeps the loaded indexes up to date with their tables."""
 
 import logging
-import os
-import socket
 import threading
 import time
 from collections.abc import Callable
-from uuid import uuid4
 
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from app.allocator import HeapTrimmer
 from app.db.schema import check_own_schema
-from app.db.servers.reach import read_clock
+from app.db.servers.reach import make_process_name, read_clock
 from app.db.session import snapshot
 from app.db.written_changes import forget_written_changes
 from app.errors import Busy
@@ -39,7 +36,7 @@ class IndexFollower:
 
     def __init__(self, resources: Resources, registry: Registry, recently_requested: RecentlyRequested) -> None:
         self.resources, self.registry = resources, registry
-        self.process = f"{socket.gethostname()[:24]}:{os.getpid()}:{uuid4().hex[:8]}"
+        self.process = make_process_name()
         self.snapshots = SnapshotStore(resources.indexes)
         self.sync = DeploymentSync(resources, registry, recently_requested, self.snapshots)
         self.reporter = Reporter(resources.database, self.process)

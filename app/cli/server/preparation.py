@@ -10,6 +10,7 @@ from app.db.migrate import upgrade_database
 from app.db.schema import check_schema, check_tables, is_newest_schema
 from app.db.session import close_database, open_database, writing
 from app.resources import open_resources
+from app.serving.copied_home import check_no_copy_of_home_serves
 from app.startup import CannotStart, exit_with_reason
 from app.storage.audit_log.chain import AuditChain
 from app.storage.audit_log.drafts import EntryDraft
@@ -42,13 +43,14 @@ def prepare_home(settings: Settings) -> Preparation:
 
 
 def migrate(settings: Settings) -> None:
-    """Migrate the database if it has an older schema, and check its tables."""
+    """Migrate the database if it has an older schema, and check its tables, and that no copy of the home uses it."""
     create_home(settings.home)
     database = open_database(settings.database, settings.home)
     try:
         if not is_newest_schema(database):
             upgrade_database(settings.database, settings.home)
         check_tables(database)
+        check_no_copy_of_home_serves(database, settings.home)
     finally:
         close_database(database)
 

@@ -49,6 +49,21 @@ def read_clock() -> float:
     return time.clock_gettime(CLOCK)
 
 
+def make_process_name() -> str:
+    """Return a name for this process: its host, its number there, and a random part, joined by colons."""
+    return f"{socket.gethostname()[:24]}:{os.getpid()}:{uuid4().hex[:8]}"
+
+
+def leave_sign(path: Path) -> None:
+    """Touch the sign of a process. It holds its own inode, which a copy of the file does not have. Raises OSError."""
+    path.parent.mkdir(exist_ok=True)
+    try:
+        os.utime(path)
+    except FileNotFoundError:
+        with path.open("w", encoding="utf-8") as file:
+            file.write(str(os.fstat(file.fileno()).st_ino))
+
+
 class DatabaseReach:
     """Whether the database is lost, and by this process alone. Threads may share it.
 
@@ -59,7 +74,8 @@ class DatabaseReach:
     def __init__(self, home: Path, is_remote: bool = True) -> None:
         self.is_remote = is_remote
         self._folder = home / SIGNS_FOLDER
-        self._name = f"{socket.gethostname()[:24]}-{os.getpid()}-{uuid4().hex[:8]}"
+        host, pid, number = make_process_name().split(":")
+        self._name = f"{host}-{pid}-{number}"
         self._signed_at = self._compared_at = self._answered_at = float("-inf")
         self._caught_up_at = float("inf")
         self._noted_at = self._alone_at = float("-inf")
@@ -75,8 +91,7 @@ class DatabaseReach:
         if now - self._signed_at >= SIGN_SECONDS:
             self._signed_at = now
             try:
-                self._folder.mkdir(exist_ok=True)
-                (self._folder / self._name).touch()
+                leave_sign(self._folder / self._name)
             except OSError as error:
                 if not self._is_warned:
                     log.warning("database.no_sign_left folder=%s error=%s", self._folder, error)
