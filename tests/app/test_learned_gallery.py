@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import delete, select, update
 
 from app.db.session import reading, writing
-from app.db.tables import Collection, Deployment, Embedding, Erasure, Face
+from app.db.tables import Collection, Deployment, Embedding, Erasure, Face, StoredCompensation
 from app.galleries.erasures import FINAL
 from app.galleries.subjects import erase_faces
 from app.resources import Resources
@@ -151,6 +151,17 @@ def test_a_collection_without_embeddings_by_the_model_is_compared_by_some_that_a
     measured = gallery_calibration.measure_gallery(resources, "staff", "identity", model, made.__getitem__)
     assert measured["seen_share"] > 0.9
     assert measured["open_set"]["calibration"]["optimistic"]
+
+
+def test_damaged_corrections_of_the_other_collection_do_not_keep_its_photos_from_being_recognised(
+    resources: Resources,
+) -> None:
+    model, _ = enrol_again(resources, 0.001, 120)
+    with writing(resources.database) as session:
+        session.add(
+            StoredCompensation(collection_id="studio", task="identity", model_id=model.id, version=1, data=b"damaged")
+        )
+    assert gallery_calibration.measure_gallery(resources, "staff", "identity", model)["seen_share"] > 0.9
 
 
 def test_strangers_held_out_elsewhere_do_not_stand_for_a_gallery_that_the_training_only_read(

@@ -5,6 +5,7 @@ it keeps these people farther apart than strangers, so that they must not stand 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,11 @@ from sqlalchemy.orm import Session
 
 from app.db.tables import Collection, Face
 from app.galleries.learned_collections import list_learned_changes
-from app.serving.compensation.store import read_compensation
+from app.serving.compensation.store import NO_COMPENSATION, read_compensation
 from app.serving.index_builder import IndexKey, read_embeddings
 from app.serving.loaded_index import LoadedIndex
 from ml.calibration import sample_genuine
+from ml.errors import Corrupt
 from ml.identification.open_set import OpenSetCalibration
 from ml.identification.person_distance import DecisionRule
 from ml.model import Model
@@ -138,7 +140,9 @@ def _read_elsewhere(
         return 0, iter(())
     faces = session.scalar(select(func.count()).select_from(Face).where(Face.collection_id == source)) or 0
     there = IndexKey(source, key.task, key.model_id, created_at)
-    compensation = read_compensation(session, source, key.task, key.model_id)
+    compensation = NO_COMPENSATION
+    with suppress(Corrupt):  # those who search there are told; here the corrections move a photo by little
+        compensation = read_compensation(session, source, key.task, key.model_id)
     batches = (rows for _, rows in read_embeddings(session, there, dim, compensation))
     first = next(batches, None)
     if first is None:
