@@ -4,13 +4,14 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import text
 
 from app.config import Settings
 from app.db.servers import reach
-from app.db.servers.reach import SIGNS_FOLDER, DatabaseReach, find_reach
+from app.db.servers.reach import SIGNS_FOLDER, AwakeningClock, DatabaseReach, find_reach
 from app.db.session import close_database, open_database, reading
 from app.errors import Busy
 from app.serving.reporter import ALIVE_SECONDS, HEARTBEAT_SECONDS
@@ -202,6 +203,28 @@ def test_a_process_is_held_up_before_an_erasure_stops_to_wait_for_it() -> None:
     """Its last heartbeat may be as old as one that was not due yet, and a step is begun after two pauses at most."""
     longest_pause = next(limit.le for limit in Settings.model_fields["poll_seconds"].metadata if hasattr(limit, "le"))
     assert reach.MAX_SILENCE_SECONDS + HEARTBEAT_SECONDS + 2 * longest_pause < ALIVE_SECONDS
+
+
+def test_time_in_which_a_paused_machine_did_not_run_is_counted_once_its_wall_clock_is_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at = {"running": 100.0, "wall": 1_000_000.0}
+    monkeypatch.setattr(reach, "time", SimpleNamespace(time=lambda: at["wall"], clock_gettime=lambda _: at["running"]))
+    clock = AwakeningClock()
+
+    def go_on(running: float, wall: float) -> float:
+        before = clock.read()
+        at["running"] += running
+        at["wall"] += wall
+        return clock.read() - before
+
+    assert go_on(3.0, 3.0) == pytest.approx(3.0)
+    assert go_on(0.1, 20.1) == pytest.approx(20.1), "it was paused for 20 seconds"
+    assert go_on(3.0, 3.0) == pytest.approx(3.0)
+    assert go_on(1.0, 1.5) == pytest.approx(1.0), "the wall clock is corrected a little"
+    assert go_on(3.0, -3600.0) == pytest.approx(3.0), "the wall clock is set back"
+    assert go_on(3.0, 3.0) == pytest.approx(3.0)
+    assert go_on(3.0, 3603.0) == pytest.approx(3603.0), "time that was not lost is counted: the follower catches up"
 
 
 def test_every_answer_of_postgresql_is_a_sign(tmp_path: Path, postgres: str) -> None:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 from typing import Any
 from uuid import uuid4
 
@@ -40,13 +41,37 @@ HELD_UP = "this process has not read the last changes of the database: what it h
 REACH_OPTION = "reach"
 
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # which goes on while the machine is suspended
+MIN_STEP_SECONDS = 2.0
+"""A wall clock that is ahead by as much at once was set: by NTP, or since the machine did not run."""
 
 log = logging.getLogger("likeness.database")
 
 
-def read_clock() -> float:
-    """Return the seconds since some moment, which lies far back: only differences mean anything."""
-    return time.clock_gettime(CLOCK)
+class AwakeningClock:
+    """Counts seconds, those too in which the process, its container or its machine did not run. Threads may share it.
+
+    A machine that its hypervisor pauses has no clock that has gone on, but its wall clock is set when it goes on, by
+    its agent or NTP. Time that was never lost may be counted so, but none is left out.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._ahead = time.time() - time.clock_gettime(CLOCK)
+        self._lost = 0.0
+
+    def read(self) -> float:
+        """Return the seconds since some moment, which lies far back: only differences mean anything."""
+        with self._lock:
+            running = time.clock_gettime(CLOCK)
+            ahead = time.time() - running
+            if ahead - self._ahead >= MIN_STEP_SECONDS:
+                self._lost += ahead - self._ahead
+            self._ahead = ahead
+            return running + self._lost
+
+
+_clock = AwakeningClock()
+read_clock = _clock.read
 
 
 def make_process_name() -> str:
