@@ -40,9 +40,11 @@ def is_newest_schema(database: Engine) -> bool:
 def check_own_schema(session: Session) -> None:
     """Check that the schema is that of this version, in a process that has found so before.
 
-    Raises CannotStart if a newer version has migrated the database since.
+    Raises CannotStart if a newer version has migrated the database since, Busy while a dump is being put back.
     """
     revision = session.scalar(text("select version_num from alembic_version"))
+    if revision is None:
+        raise Busy("the database has no schema at the moment: a dump is being put back")
     if revision not in list_known_revisions():
         raise _describe_newer_schema(str(revision))
 

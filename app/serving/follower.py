@@ -18,7 +18,7 @@ from app.resources import Resources
 from app.serving.deployment_rows import DeploymentRow, read_deployments
 from app.serving.deployment_sync import DeploymentSync
 from app.serving.deployments import DeploymentKey, RecentlyRequested, Registry
-from app.serving.faces.lost_faces import read_server_start
+from app.serving.faces.lost_faces import DatabaseIdentity, identify_database
 from app.serving.index_snapshots import SnapshotStore
 from app.serving.reporter import Reporter
 from app.startup import CannotStart
@@ -42,7 +42,7 @@ class IndexFollower:
         self.reporter = Reporter(resources.database, self.process)
         self.last_step_at = float("-inf")  # when all deployments were last checked, by the monotonic clock
         self._not_before: dict[DeploymentKey, float] = {}
-        self._server_start: float | None = None  # of the server whose rows were read last
+        self._identity: DatabaseIdentity | None = None  # of the database whose rows were read last
         self.when_outdated: Callable[[CannotStart], None] = lambda _: None  # ends the process
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="follower", daemon=True)
@@ -75,11 +75,11 @@ class IndexFollower:
         began_at = read_clock()
         with snapshot(self.resources.database) as session:
             check_own_schema(session)
-            server_start = read_server_start(session)
+            identity = identify_database(session)
             rows = read_deployments(session)
-        if server_start != self._server_start:
+        if identity != self._identity:
             self._take_out_lost(rows)
-            self._server_start = server_start
+            self._identity = identity
         if self.last_step_at < 0:
             used = (row.index_key(model_id) for row in rows for model_id in row.pointers.values() if model_id)
             self.snapshots.delete_all_but(used)
@@ -96,7 +96,7 @@ class IndexFollower:
         self.last_step_at = time.monotonic()
 
     def _take_out_lost(self, rows: list[DeploymentRow]) -> None:
-        """Compare all that is served with the tables of a server that was started since, or has taken over."""
+        """Compare all that is served with the tables of another server, or of a dump that was put back."""
         forget_written_changes(self.resources.database)
         self.reporter.forget()
         with snapshot(self.resources.database) as session:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from sqlalchemy import delete, select, text, update
+from sqlalchemy.orm import Session
 
 from app.db.session import reading, writing
 from app.db.tables import Collection, Embedding, Face, StoredCompensation, Subject
@@ -14,6 +15,7 @@ from app.serving import follower
 from app.serving.compensation.schedule import RenewalSchedule
 from app.serving.deployment_sync import MIN_SAVED_VECTORS
 from app.serving.engine import Engine, open_engine
+from app.serving.faces.lost_faces import DatabaseIdentity, identify_database
 from app.serving.index_loader import IndexLoader
 from ml.compensation.correction import SourceCompensation, SourceCorrection
 from tests.app.test_paused_follower import wait_for
@@ -64,7 +66,7 @@ def engine(resources: Resources) -> Any:
 def test_what_a_server_has_lost_is_not_served(
     resources: Resources, engine: Engine, monkeypatch: pytest.MonkeyPatch, new_faces: int
 ) -> None:
-    monkeypatch.setattr(follower, "read_server_start", lambda _: 1.0)
+    monkeypatch.setattr(follower, "identify_database", lambda _: (1.0, 1, 1))
     gallery = GalleryWriter(resources).make(MODEL)
     gallery.add(draw_rows(20), ["ann"] * 10 + ["bob"] * 10)
     last_pk = gallery.pks[-1]
@@ -84,7 +86,7 @@ def test_what_a_server_has_lost_is_not_served(
         gallery.add(draw_rows(new_faces), ["dee"] * new_faces)
     expected = dict.fromkeys(gallery.pks[10:20], "bob") | dict.fromkeys(gallery.pks[20:], "dee")
     stored = read_stored(resources)
-    monkeypatch.setattr(follower, "read_server_start", lambda _: 2.0)
+    monkeypatch.setattr(follower, "identify_database", lambda _: (2.0, 1, 1))
     go_on.set()
     wait_for(lambda: read_names(engine) == expected, 10)
     wait_for(lambda: read_vectors(engine) == stored, 10)
@@ -129,7 +131,7 @@ def test_another_compensation_of_the_same_version_is_noticed(
     resources: Resources, monkeypatch: pytest.MonkeyPatch, is_running: bool
 ) -> None:
     monkeypatch.setattr(RenewalSchedule, "renew_if_due", lambda *_: None)
-    monkeypatch.setattr(follower, "read_server_start", lambda _: 1.0)
+    monkeypatch.setattr(follower, "identify_database", lambda _: (1.0, 1, 1))
     gallery = GalleryWriter(resources).make(MODEL)
     gallery.add(draw_rows(MIN_SAVED_VECTORS), [None] * MIN_SAVED_VECTORS)
     with writing(resources.database) as session:
@@ -145,7 +147,7 @@ def test_another_compensation_of_the_same_version_is_noticed(
         wait_for(lambda: is_shifted(engine, 1.0), 10)
         if is_running:
             store_shift(resources, 2.0)
-            monkeypatch.setattr(follower, "read_server_start", lambda _: 2.0)
+            monkeypatch.setattr(follower, "identify_database", lambda _: (2.0, 1, 1))
             engine.resources.notifier.notify("changes")
             wait_for(lambda: is_shifted(engine, 2.0), 10)
     store_shift(resources, 3.0)
@@ -156,7 +158,7 @@ def test_another_compensation_of_the_same_version_is_noticed(
 def test_an_index_that_was_being_loaded_when_changes_were_lost_is_not_served(
     resources: Resources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follower, "read_server_start", lambda _: 1.0)
+    monkeypatch.setattr(follower, "identify_database", lambda _: (1.0, 1, 1))
     gallery = GalleryWriter(resources).make(MODEL)
     gallery.add(draw_rows(20), ["ann"] * 20)
     gallery.add(draw_rows(5), ["cy"] * 5)
@@ -174,8 +176,26 @@ def test_an_index_that_was_being_loaded_when_changes_were_lost_is_not_served(
         lose_changes_since(resources, 1, gallery.pks[-6])
         gallery.pks = gallery.pks[:-5]
         gallery.add(draw_rows(5), ["dee"] * 5)
-        monkeypatch.setattr(follower, "read_server_start", lambda _: 2.0)
+        monkeypatch.setattr(follower, "identify_database", lambda _: (2.0, 1, 1))
         engine.follower.step()
         go_on.set()
         wait_for(lambda: read_vectors(engine) == read_stored(resources), 10)
         assert set(read_names(engine).values()) == {"ann", "dee"}
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_dump_that_is_put_back_makes_another_database_of_it(resources: Resources) -> None:
+    def identify() -> DatabaseIdentity:
+        with reading(resources.database) as session:
+            return identify_database(session)
+
+    before = identify()
+    assert before[1] > 0
+    assert identify() == before
+    with resources.database.begin() as connection:
+        connection.execute(text("alter table faces rename to put_aside"))
+        connection.execute(text("create table faces (like put_aside including all)"))
+        with Session(connection) as session:
+            assert identify_database(session) not in (before, (*before[:1], 0, before[2]))
+        connection.rollback()
+    assert identify() == before

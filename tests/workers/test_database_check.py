@@ -103,6 +103,16 @@ def test_a_newer_version_that_migrates_the_database_meanwhile(worker: Worker) ->
     assert read_state(worker.resources) == "queued"
 
 
+def test_a_dump_that_is_put_back_meanwhile_is_waited_for(worker: Worker, caplog: pytest.LogCaptureFixture) -> None:
+    """A question that waited for the lock of a table which a transaction makes anew sees it empty."""
+    worker.check_database()
+    with worker.resources.database.begin() as connection:
+        connection.execute(text("delete from alembic_version"))
+    worker.run()
+    assert "a dump is being put back" in caplog.text
+    assert read_state(worker.resources) == "queued"
+
+
 def test_a_database_that_is_still_to_be_migrated_is_waited_for(
     worker: Worker, caplog: pytest.LogCaptureFixture
 ) -> None:

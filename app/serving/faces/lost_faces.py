@@ -9,25 +9,32 @@ import numpy as np
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from app.db.tables import Face
 from app.serving.faces.face_table import FaceTable
 from app.serving.loaded_index import LoadedIndex
 from ml.files import hash_bytes
 
-SERVER_START_QUERY = text(
+IDENTITY_QUERY = text(
     "select cast(extract(epoch from greatest(pg_postmaster_start_time(),"
-    " (select stats_reset from pg_stat_archiver))) as double precision)"
+    " (select stats_reset from pg_stat_archiver))) as double precision),"
+    " cast(cast(to_regclass(:table) as oid) as bigint), cast(oid as bigint)"
+    " from pg_database where datname = current_database()"
 )
 """A server that begins anew after the crash of one of its processes goes on as the same, but resets its statistics."""
 
+DatabaseIdentity = tuple[float, int, int]
+"""When the server was started, or began anew after a crash; the oid of the table of faces, and of the database."""
 
-def read_server_start(session: Session) -> float:
-    """Return when the server of the database was started, or began anew after a crash; 0 on SQLite.
 
-    It tells the server from one that takes over, and from itself without the last commits.
+def identify_database(session: Session) -> DatabaseIdentity:
+    """Return what tells a database from one that takes over, and from itself without the last changes.
+
+    Where a dump is put back, the tables are others. SQLite has no identity: processes notice that its file is another.
     """
     if session.get_bind().dialect.name == "sqlite":
-        return 0.0
-    return float(session.execute(SERVER_START_QUERY).scalar_one())
+        return 0.0, 0, 0
+    started_at, table, database = session.execute(IDENTITY_QUERY, {"table": Face.__tablename__}).one()
+    return float(started_at), int(table or 0), int(database)
 
 
 def hash_contents(index: LoadedIndex, faces: FaceTable) -> str:
