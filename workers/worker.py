@@ -16,7 +16,7 @@ from app.errors import Busy, describe_problem
 from app.queue import jobs
 from app.queue.messages import Message
 from app.resources import Resources
-from app.serving.copied_home import check_no_copy_of_home_serves
+from app.serving.home_sharing import check_other_services
 from app.startup import CannotStart
 from app.storage.audit_log.home_check import check_home_of_database
 from ml.errors import FitFailed
@@ -80,7 +80,7 @@ class Worker:
         require_newest_schema(self.resources.database)
         check_tables(self.resources.database)
         check_home_of_database(self.resources.database, self.resources.audit_chain)
-        check_no_copy_of_home_serves(self.resources.database, self.resources.settings.home)
+        check_other_services(self.resources.database, self.resources.settings.home)
         self._knows_database = True
 
     def _do_periodic_work(self, schedule: Schedule) -> None:

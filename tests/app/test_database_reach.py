@@ -5,12 +5,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from app.config import Settings
 from app.db.servers import reach
+from app.db.servers.connections import SERVER_INFO
+from app.db.servers.history import ServerTimeline
 from app.db.servers.reach import SIGNS_FOLDER, AwakeningClock, DatabaseReach, find_reach
 from app.db.session import close_database, open_database, reading
 from app.errors import Busy
@@ -260,3 +263,14 @@ def test_signs_of_processes_that_ended_long_ago_are_removed(tmp_path: Path, monk
     monkeypatch.setattr(reach, "OLD_SECONDS", -1.0)
     one.remove_old_signs()
     assert not list((tmp_path / SIGNS_FOLDER).iterdir())
+
+
+def test_a_process_signs_anew_when_its_database_is_another(tmp_path: Path) -> None:
+    reach = DatabaseReach(tmp_path)
+    for server in (ServerTimeline("7", 1, 5), ServerTimeline("7", 1, 5), ServerTimeline("7", 2, 6), None):
+        reach._signed_at = float("-inf")
+        reach.note_answer(cast(Connection, SimpleNamespace(info={SERVER_INFO: server})))
+        [sign] = (tmp_path / SIGNS_FOLDER).iterdir()
+        inode, _, database = sign.read_text().partition(" ")
+        assert inode == str(sign.stat().st_ino)
+        assert database == (f"7/{server.database}" if server else "")

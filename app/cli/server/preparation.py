@@ -10,7 +10,7 @@ from app.db.migrate import upgrade_database
 from app.db.schema import check_schema, check_tables, is_newest_schema
 from app.db.session import close_database, open_database, writing
 from app.resources import open_resources
-from app.serving.copied_home import check_no_copy_of_home_serves
+from app.serving.home_sharing import check_other_services
 from app.startup import CannotStart, exit_with_reason
 from app.storage.audit_log.chain import AuditChain
 from app.storage.audit_log.drafts import EntryDraft
@@ -50,7 +50,7 @@ def migrate(settings: Settings) -> None:
         if not is_newest_schema(database):
             upgrade_database(settings.database, settings.home)
         check_tables(database)
-        check_no_copy_of_home_serves(database, settings.home)
+        check_other_services(database, settings.home)
     finally:
         close_database(database)
 

@@ -18,8 +18,9 @@ from threading import Lock
 from typing import Any
 from uuid import uuid4
 
-from sqlalchemy import Engine, event
+from sqlalchemy import Connection, Engine, event
 
+from app.db.servers.connections import SERVER_INFO
 from app.errors import Busy
 
 SIGNS_FOLDER = "database-reached"
@@ -79,14 +80,24 @@ def make_process_name() -> str:
     return f"{socket.gethostname()[:24]}:{os.getpid()}:{uuid4().hex[:8]}"
 
 
-def leave_sign(path: Path) -> None:
-    """Touch the sign of a process. It holds its own inode, which a copy of the file does not have. Raises OSError."""
+def leave_sign(path: Path, database: str | None) -> None:
+    """Write, or touch, the sign of a process. It holds its own inode, which a copy of the file does not have.
+
+    database: identity of the database that the process has reached; None: the sign says it already
+    Raises OSError.
+    """
     path.parent.mkdir(exist_ok=True)
-    try:
+    if database is None and path.exists():
         os.utime(path)
-    except FileNotFoundError:
-        with path.open("w", encoding="utf-8") as file:
-            file.write(str(os.fstat(file.fileno()).st_ino))
+        return
+    with path.open("w", encoding="utf-8") as file:
+        file.write(f"{os.fstat(file.fileno()).st_ino} {database or ''}")
+
+
+def describe_database(connection: Connection | None) -> str:
+    """Return what tells a database of PostgreSQL from others; empty where it does not let its user ask."""
+    server = connection.info.get(SERVER_INFO) if connection is not None else None
+    return "" if server is None else f"{server.system}/{server.database}"
 
 
 class DatabaseReach:
@@ -105,18 +116,21 @@ class DatabaseReach:
         self._caught_up_at = float("inf")
         self._noted_at = self._alone_at = float("-inf")
         self.is_alone = self._is_warned = self._is_noticed_in_time = False
+        self._signed_database: str | None = None
         self._lost_at: float | None = None
         self._known: Mapping[str, int] | None = None
         self._other_at: float | None = None
 
-    def note_answer(self, *_: Any) -> None:
+    def note_answer(self, connection: Connection | None = None, *_: Any) -> None:
         """Note that the database has answered, and leave a sign of it for the others."""
         self._lost_at = None
         self._answered_at = now = read_clock()
         if now - self._signed_at >= SIGN_SECONDS:
             self._signed_at = now
             try:
-                leave_sign(self._folder / self._name)
+                database = describe_database(connection)
+                leave_sign(self._folder / self._name, database if database != self._signed_database else None)
+                self._signed_database = database
             except OSError as error:
                 if not self._is_warned:
                     log.warning("database.no_sign_left folder=%s error=%s", self._folder, error)
