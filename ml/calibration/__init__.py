@@ -1,5 +1,6 @@
 """What a score means: probabilities from distances, and thresholds for false-match rates."""
 
+from ml.calibration.distance_map import DistanceMap
 from ml.calibration.impostor_distances import DistanceThreshold, ImpostorDistances, threshold_for_fmr
 from ml.calibration.pair_sampling import (
     MAX_FACES_PER_PERSON,
@@ -14,6 +15,7 @@ __all__ = [
     "MAX_FACES_PER_PERSON",
     "MIN_PAIRS_PER_CLASS",
     "Calibration",
+    "DistanceMap",
     "DistanceThreshold",
     "ImpostorDistances",
     "choose_faces",

@@ -7,6 +7,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ml.calibration.distance_map import DistanceMap
 from ml.calibration.rate_intervals import clopper_pearson, effective_pairs, is_enough
 from ml.errors import NotFinite, TooFewPairs, WrongShape
 from ml.types import Ids
@@ -86,6 +87,10 @@ class ImpostorDistances:
     def without_evidence(self) -> Self:
         """Return the same distribution, whose rates are known no better than from one pair."""
         return replace(self, effective=(1.0,) * len(self.distances))
+
+    def carried_over(self, distances: DistanceMap) -> Self:
+        """Return the distribution in another embedding."""
+        return replace(self, distances=tuple(distances.apply(np.array(self.distances)).tolist()))
 
     @cached_property
     def _curve(self) -> tuple[Distances, Distances]:

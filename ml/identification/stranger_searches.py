@@ -1,12 +1,13 @@
 """The results of searches for people who are not enrolled, in one gallery."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ml.calibration.distance_map import DistanceMap
 from ml.calibration.rate_intervals import clopper_pearson
 from ml.errors import Corrupt, TooFewPairs
 from ml.identification.tail_fit import LOW_SHARE, TailFit
@@ -103,6 +104,12 @@ class StrangerSearches:
         """Return the share of searches whose distance is at most `distance`."""
         within = int(np.searchsorted(self.distances, distance, side="right"))
         return self.shares[within - 1] if within else 0.0
+
+    def carried_over(self, distances: DistanceMap) -> Self:
+        """Return the same searches in another embedding."""
+        carried = distances.apply(np.array(self.distances))
+        tail = self.tail and self.tail.carried_over(distances)
+        return replace(self, distances=tuple(carried.tolist()), tail=tail)
 
     @classmethod
     def from_dict(cls, kept: dict[str, Any]) -> Self:

@@ -7,6 +7,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from ml.calibration.distance_map import DistanceMap
 from ml.calibration.rate_intervals import CONFIDENCE
 
 Floats = NDArray[np.float64]
@@ -65,6 +66,17 @@ class TailFit:
     def distance(self, share: float) -> float:
         """Return the distance up to which this share (0..1) of searches comes."""
         return self.intercept + self.slope * float(np.log(share))
+
+    def carried_over(self, distances: DistanceMap) -> Self | None:
+        """Return the tail in another embedding, through the ends between which it was fitted; None if it is flat."""
+        logs = np.log([LOW_SHARE, HIGH_SHARE])
+        low, high = distances.apply(np.array([self.distance(LOW_SHARE), self.distance(HIGH_SHARE)]))
+        slope = float((high - low) / (logs[1] - logs[0]))
+        if slope <= 0:
+            return None
+        ratio = (slope / self.slope) ** 2
+        a, both, b = self.covariance
+        return type(self)(float(low - slope * logs[0]), slope, (a * ratio, both * ratio, b * ratio))
 
     def interval(self, share: float) -> tuple[float, float]:
         """Return the 95 % interval of the true share of searches up to `distance(share)`.

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from app.galleries.measurements import DEFAULT_FMR
 from app.galleries.retention import may_be_used
 from app.resources import Resources
 from app.serving import index_builder
+from app.serving.calibration.correction_effect import CorrectionEffect, measure_correction_effect
 from app.serving.calibration.learned_gallery import LearnedGallery, find_learned_gallery
 from app.serving.calibration.open_set_measurement import ProbeFaces, measure_open_set
 from app.serving.calibration.seen_photos import EmbedElsewhere
@@ -106,7 +107,8 @@ def measure_with_compensation(
     learned = find_learned_gallery(
         session, resources.installation_key, loaded, faces.ids, faces.people, embed_elsewhere
     )
-    return _measure_index(loaded, faces, refused, learned, constraints)
+    effect = _find_correction_effect(session, loaded, faces, learned)
+    return _measure_index(loaded, faces, refused, _Learned(learned, effect), constraints)
 
 
 def renew_calibration(resources: Resources, loaded: LoadedIndex, constraints: ServedConstraints) -> bool:
@@ -118,8 +120,9 @@ def renew_calibration(resources: Resources, loaded: LoadedIndex, constraints: Se
     with snapshot(database) as session:
         faces, refused = read_faces(session, key.collection), read_refused_faces(session, key.collection)
         learned = find_learned_gallery(session, resources.installation_key, loaded, faces.ids, faces.people)
+        effect = _find_correction_effect(session, loaded, faces, learned)
     try:
-        calibration = _measure_index(loaded, faces, refused, learned, constraints)
+        calibration = _measure_index(loaded, faces, refused, _Learned(learned, effect), constraints)
     except WrongShape:
         return False
     with writing(database) as session:
@@ -203,14 +206,33 @@ def read_refused_faces(session: Session, collection: str) -> Ids:
     )
 
 
+class _Learned(NamedTuple):
+    """What the model has learned of a gallery.
+
+    effect: what the correction of sources does to the distances of people held out; None: nothing, or none was
+    """
+
+    gallery: LearnedGallery
+    effect: CorrectionEffect | None
+
+
+def _find_correction_effect(
+    session: Session, loaded: LoadedIndex, faces: GalleryFaces, learned: LearnedGallery
+) -> CorrectionEffect | None:
+    if not learned.is_trained_here or not loaded.compensation.has_corrections:
+        return None
+    people = GalleryPeople.from_rows(faces.ids, faces.subjects, faces.is_distractor)
+    return measure_correction_effect(session, loaded, people)
+
+
 def _measure_index(
-    loaded: LoadedIndex, faces: GalleryFaces, refused: Ids, learned: LearnedGallery, constraints: ServedConstraints
+    loaded: LoadedIndex, faces: GalleryFaces, refused: Ids, learned: _Learned, constraints: ServedConstraints
 ) -> dict[str, Any]:
     """Measure a gallery as searches find it.
 
     People whom labels joined are one person.
 
-    refused: pks of the faces that they do not find; learned: what the model has learned of this gallery
+    refused: pks of the faces that they do not find
     """
     index, change, rng = loaded.index, loaded.state.change, np.random.default_rng(0)
     sample_size = max(100, SAMPLE_BYTES // (4 * index.dim))
@@ -226,8 +248,8 @@ def _measure_index(
     calibration = _fit_calibration(rows, people[sample], genuine_rows, people[genuine], index.metric)
     if loaded.key.task != "identity":
         calibration = None
-    if calibration and learned.is_trained_here:
-        calibration = _judge_by_held_out(calibration, loaded.model, loaded.key)
+    if calibration and learned.gallery.is_trained_here:
+        calibration = _judge_by_held_out(calibration, loaded, learned.effect)
     labelled_subjects, joined_people = constraints.constraints.labelled_subjects, constraints.joined_people
     joined = faces.name_labelled(labelled_subjects).join(joined_people)
     is_joined = np.isin(faces.owners, [*joined_people, *joined_people.values()])
@@ -248,7 +270,7 @@ def _measure_index(
         "last_face": int(indexed.max(initial=0)),
         "measured_at": now(),
         "compensation": loaded.key.compensation,
-        "seen_share": learned.seen_share,
+        "seen_share": learned.gallery.seen_share,
     }
 
 
@@ -268,7 +290,7 @@ def _measure_speed(loaded: LoadedIndex, queries: Rows) -> dict[str, Any]:
 
 
 def _measure_strangers(
-    loaded: LoadedIndex, faces: GalleryFaces, probes: ProbeFaces, learned: LearnedGallery
+    loaded: LoadedIndex, faces: GalleryFaces, probes: ProbeFaces, learned: _Learned
 ) -> dict[str, Any]:
     """Measure how strangers score here, by searches for people that the model was not trained on.
 
@@ -278,12 +300,16 @@ def _measure_strangers(
     probes: which faces may be searched for
     """
     people = GalleryPeople.from_rows(faces.ids, faces.subjects, faces.is_distractor)
-    known_counts = np.bincount(people.owners[learned.find_learned(faces.ids)], minlength=len(people.is_named))
+    gallery = learned.gallery
+    known_counts = np.bincount(people.owners[gallery.find_learned(faces.ids)], minlength=len(people.is_named))
     probes = replace(probes, is_named=probes.is_named & (known_counts == 0)[people.owners])
-    if not learned.is_trained_here:
+    if not gallery.is_trained_here:
         return measure_open_set(loaded, people, probes, None, DecisionRule()).to_dict(len(faces.ids))
-    kept, home_faces = _read_held_out_searches(loaded.model, loaded.key), learned.count_home_faces(faces.ids)
+    kept, home_faces = _read_held_out_searches(loaded.model, loaded.key), gallery.count_home_faces(faces.ids)
     strangers = tuple(s for s in kept.strangers if home_faces >= MIN_GALLERY_SHARE * s.gallery_faces)
+    if learned.effect is not None:
+        carry = learned.effect.searches
+        strangers = () if carry is None else tuple(searches.carried_over(carry) for searches in strangers)
     return measure_open_set(loaded, people, probes, strangers, kept.rule).to_dict(len(faces.ids))
 
 
@@ -295,15 +321,20 @@ def _read_held_out_searches(model: Model, key: IndexKey) -> OpenSetCalibration:
     return learned if learned and learned.version >= VERSION else OpenSetCalibration(DecisionRule())
 
 
-def _judge_by_held_out(calibration: Calibration, model: Model, key: IndexKey) -> Calibration:
+def _judge_by_held_out(calibration: Calibration, loaded: LoadedIndex, effect: CorrectionEffect | None) -> Calibration:
     """Replace what the pairs of a gallery tell that the model has learned: they look easier than those of strangers.
 
-    Where a training held nobody out, nothing tells the rates of strangers: they are stated without evidence.
+    Where a training held nobody out, nothing tells the rates of strangers: they are stated without evidence. So they
+    are where it is not known what the correction of sources does to the distances of those held out.
     """
-    if key.task in model.provenance.get("by_held_out", ()):
-        unseen = model.calibrations[key.task]
-        return replace(unseen, impostors=unseen.impostors.join_strictest(calibration.impostors))
-    return replace(calibration, impostors=calibration.impostors.without_evidence())
+    model, task = loaded.model, loaded.key.task
+    if task not in model.provenance.get("by_held_out", ()):
+        return replace(calibration, impostors=calibration.impostors.without_evidence())
+    unseen = model.calibrations[task]
+    carry = effect.pairs if effect else None
+    impostors = unseen.impostors.carried_over(carry) if carry else unseen.impostors
+    joined = impostors.join_strictest(calibration.impostors)
+    return replace(unseen, impostors=joined if carry or not effect else joined.without_evidence())
 
 
 def find_training_change(model: Model, key: IndexKey) -> int | None:
