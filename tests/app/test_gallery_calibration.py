@@ -11,8 +11,9 @@ from sqlalchemy.orm import Session
 from app.db.session import RAW_ROWS_PER_BATCH, reading, stream_raw_rows, writing
 from app.db.tables import Collection, Subject
 from app.resources import Resources
-from app.serving.calibration import gallery_calibration
-from app.serving.calibration.gallery_calibration import GalleryFaces, read_faces, renew_calibration
+from app.serving.calibration import gallery_calibration, gallery_faces
+from app.serving.calibration.gallery_calibration import renew_calibration
+from app.serving.calibration.gallery_faces import GalleryFaces, read_faces
 from app.serving.compensation.store import NO_COMPENSATION
 from app.serving.index_builder import IndexKey, build_index
 from app.serving.labels.constraints import ServedConstraints
@@ -39,7 +40,7 @@ def test_faces_are_read_in_small_parts_with_their_people_and_roles(
     written.add({model.id: rows[:3]}, [None, None, "p007"], role="distractor")
     other = GalleryWriter(resources, "other").make(model)
     other.add({model.id: rows[:5]}, subjects[:5])
-    monkeypatch.setattr(gallery_calibration, "stream_raw_rows", stream)
+    monkeypatch.setattr(gallery_faces, "stream_raw_rows", stream)
     with reading(resources.database) as session:
         faces, nobody = read_faces(session, "staff"), read_faces(session, "none")
     assert sum(sizes) == 603

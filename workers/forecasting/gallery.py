@@ -7,7 +7,7 @@ from app.db.session import snapshot
 from app.db.tables import BUILT_IN_TASK
 from app.publishing.pointers import get_deployment
 from app.serving import index_builder
-from app.serving.calibration.gallery_calibration import read_faces
+from app.serving.calibration.gallery_faces import read_faces
 from app.serving.calibration.learned_gallery import read_learned_gallery
 from app.serving.calibration.seen_photos import read_seen_share
 from app.serving.compensation.store import read_compensation

@@ -1,23 +1,23 @@
 """Measure a deployment: score calibration, IVF cells, and the recall/latency curve."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import case, func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.db.session import snapshot, stream_raw_rows, writing
-from app.db.tables import Collection, Deployment, Face, Subject, now
+from app.db.session import snapshot, writing
+from app.db.tables import Collection, Deployment, now
 from app.errors import NotFound
 from app.galleries.learned_collections import list_learned_changes
 from app.galleries.measurements import DEFAULT_FMR
-from app.galleries.retention import may_be_used
 from app.resources import Resources
 from app.serving import index_builder
 from app.serving.calibration.correction_effect import CorrectionEffect, measure_correction_effect
+from app.serving.calibration.gallery_faces import GalleryFaces, read_faces, read_refused_faces
 from app.serving.calibration.learned_gallery import LearnedGallery, find_learned_gallery
 from app.serving.calibration.open_set_measurement import ProbeFaces, measure_open_set
 from app.serving.calibration.seen_photos import EmbedElsewhere
@@ -137,73 +137,6 @@ def renew_calibration(resources: Resources, loaded: LoadedIndex, constraints: Se
         deployment.measurements = deployment.measurements | {key.model_id: calibration}
         collection.change += 1  # so that every follower reads the new calibration
     return True
-
-
-@dataclass(frozen=True, eq=False)
-class GalleryFaces:
-    """The faces of a collection. ids: (n,) rising; subjects: (n,) pk of the person, or -1; is_distractor: (n,)"""
-
-    ids: Ids
-    subjects: Ids
-    is_distractor: NDArray[np.bool_]
-
-    def restrict_to(self, ids: Ids) -> "GalleryFaces":
-        """Return the faces that have one of these ids."""
-        chosen = np.isin(self.ids, ids, assume_unique=True)
-        return GalleryFaces(self.ids[chosen], self.subjects[chosen], self.is_distractor[chosen])
-
-    def name_labelled(self, labelled_subjects: Mapping[int, int]) -> "GalleryFaces":
-        """Return the faces with the names that labels give them: see `LabelConstraints.labelled_subjects`."""
-        labelled = np.array(sorted(labelled_subjects.items()), np.int64).reshape(-1, 2)
-        labelled = labelled[np.isin(labelled[:, 0], self.ids, assume_unique=True)]
-        subjects = self.subjects.copy()
-        subjects[np.searchsorted(self.ids, labelled[:, 0])] = labelled[:, 1]
-        return GalleryFaces(self.ids, subjects, self.is_distractor)
-
-    def join(self, joined: Mapping[int, int]) -> "GalleryFaces":
-        """Return the faces with one person for all whom labels joined: see `ServedConstraints.joined_people`."""
-        owners, subjects = self.owners, self.subjects.copy()
-        is_joined = np.isin(owners, list(joined))
-        subjects[is_joined] = [joined[owner] // 2 for owner in owners[is_joined].tolist()]
-        return GalleryFaces(self.ids, subjects, self.is_distractor & ~is_joined)
-
-    @property
-    def owners(self) -> Ids:
-        """(n,) as whom each face is known: see `LabelConstraints.from_labels`."""
-        return np.where(self.is_named, 2 * self.subjects, 2 * self.ids + 1)
-
-    @property
-    def is_named(self) -> NDArray[np.bool_]:
-        """(n,) which faces have a name; distractors have none."""
-        return (self.subjects >= 0) & ~self.is_distractor
-
-    @property
-    def people(self) -> Ids:
-        """(n,) the person of each face, -1 if unknown. Each distractor counts as a separate person."""
-        people = self.subjects.copy()
-        nobody = (people < 0) & self.is_distractor
-        people[nobody] = people.max(initial=0) + 1 + np.arange(nobody.sum())
-        return people
-
-
-def read_faces(session: Session, collection: str) -> GalleryFaces:
-    """Read the faces of a collection, of all roles.
-
-    A million at once would keep searches waiting for most of a second: Python's lock is held until all are read.
-    """
-    subject, is_distractor = func.coalesce(Face.subject_pk, -1), case((Face.role == "distractor", 1), else_=0)
-    chosen = select(Face.pk, subject, is_distractor).where(Face.collection_id == collection).order_by(Face.pk)
-    parts = [np.array(rows, np.int64) for rows in stream_raw_rows(session, chosen)]
-    ids, subjects, are_distractors = np.concatenate([np.empty((0, 3), np.int64), *parts]).T
-    return GalleryFaces(np.ascontiguousarray(ids), np.ascontiguousarray(subjects), are_distractors == 1)
-
-
-def read_refused_faces(session: Session, collection: str) -> Ids:
-    """Return the pks of the faces of a collection that may not be found: see `may_be_used`."""
-    chosen = select(Face.pk).join(Subject, Subject.pk == Face.subject_pk)
-    return np.array(
-        session.scalars(chosen.where(Face.collection_id == collection, ~may_be_used(now()))).all(), np.int64
-    )
 
 
 class _Learned(NamedTuple):

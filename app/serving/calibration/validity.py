@@ -21,12 +21,8 @@ from app.db.session import snapshot
 from app.db.tables import Face, now
 from app.resources import Resources
 from app.serving.background_tasks import BackgroundTasks
-from app.serving.calibration.gallery_calibration import (
-    GalleryFaces,
-    find_training_change,
-    read_faces,
-    read_refused_faces,
-)
+from app.serving.calibration.gallery_calibration import find_training_change
+from app.serving.calibration.gallery_faces import GalleryFaces, read_faces, read_refused_faces
 from app.serving.calibration.learned_gallery import read_learned_gallery
 from app.serving.calibration.open_set_measurement import REPORTED_FPIRS, LockedIndex
 from app.serving.calibration.schedule import MIN_FACES_TO_CALIBRATE
