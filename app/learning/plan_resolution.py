@@ -102,17 +102,18 @@ def _check_sources(plan: Plan) -> None:
 
 
 def _limit_dim(session: Session, plan: Plan, request: TrainingRequest) -> Plan:
-    """Limit the embedding's size to that of the descriptors and, unless the request states it, by the number of faces.
+    """Limit the embedding's size by that of the descriptors and, unless the request states it, by the number of faces.
 
-    A size of 0 is left to the method. Raises Invalid if the request states more than the descriptors have,
-    ml.Unavailable if a file is missing.
+    A size of 0 is left to the method. Raises Invalid if the request states more than the method can make of the
+    descriptors, ml.Unavailable if a file is missing.
     """
     width, dim = plan.recipe.dim, plan.options.get("dim", 1)
+    limit = registry.build("embedders", plan.method, **plan.options).limit_dim(width)
     is_stated = request.dim is not None or "dim" in request.options or plan.start_from is not None
     if plan.options.get("dim") and not is_stated:
         faces = session.scalar(select(func.count()).where(Face.collection_id.in_(plan.collections))) or 0
-        dim = max(2, min(dim, width, faces // MIN_FACES_PER_DIM))
+        dim = min(limit, max(2, min(dim, faces // MIN_FACES_PER_DIM)))
         return plan.model_copy(update={"options": plan.options | {"dim": dim}})
-    if dim > width:
-        raise Invalid(f"dim must be at most {width}, the width of the descriptors, not {dim}")
+    if dim > limit:
+        raise Invalid(f"dim must be at most {limit} for descriptors of {width} numbers, not {dim}")
     return plan

@@ -163,6 +163,10 @@ class Embedder(ABC):
     def needs_fit(self) -> bool:
         return True
 
+    def limit_dim(self, width: int) -> int:
+        """Return how many numbers the option `dim` may ask for at most, for rows of so many numbers."""
+        return width
+
     def start_from(self, model: "Embedder") -> Self:
         """Make the next fit start from what `model` has learned; it must be given the same descriptors.
 

@@ -50,6 +50,9 @@ class Cpmtml(HingeEmbedder):
     def _make_rates(self, eta: float) -> Rates:
         return replace(super()._make_rates(eta), common=self.coupling * eta)
 
+    def limit_dim(self, width: int) -> int:
+        return width // 2 if self.common == "next" else width
+
     @property
     def _start_axes(self) -> int:
         return 2 * self.dim if self.common == "next" else self.dim

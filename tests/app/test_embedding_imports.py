@@ -77,3 +77,27 @@ def test_a_table_is_csv_or_json_lines(service: Service, table: str) -> None:
     faces = service.client.get(f"{BASE}/faces").json()["faces"]
     described = {(face["subject"]["id"], face["metadata"]["team"]) for face in faces}
     assert described == {("a", "x"), ("b", "y"), ("c", "z")}
+
+
+def test_a_training_asks_a_method_for_no_more_numbers_than_it_can_make_of_the_vectors(service: Service) -> None:
+    """CP-mtML starts its common projection from the axes after those of the first, so that it needs two of each."""
+    rows = np.random.default_rng(0).standard_normal((40, 3)).astype(np.float32)
+    table = "subject\n" + "".join(f"p{number // 4}\n" for number in range(40))
+    service.wait(send(service, files={"vectors": to_npy(rows), "table": table.encode()}))
+
+    def train(**request: Any) -> httpx.Response:
+        request = {"collection": "c", "holdout": 0, "options": {"steps": 20}} | request
+        return service.client.post("/v1/trainings", json=request)
+
+    ended = service.wait(train(method="cpmtml"))
+    assert ended["state"] == "succeeded", ended
+    training = service.client.get(f"/v1/trainings/{ended['result']['training']}").json()
+    assert training["request"]["options"]["dim"] == 1
+    for request, limit in (
+        ({"method": "cpmtml", "dim": 2}, 1),
+        ({"method": "cpmtml", "dim": 4, "options": {"common": "first"}}, 3),
+        ({"method": "wpca", "dim": 4, "options": {}}, 3),
+    ):
+        refused = train(**request)
+        assert refused.status_code == 422, refused.text
+        assert f"dim must be at most {limit} for descriptors of 3 numbers" in refused.text
