@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from app.publishing.pointers import get_deployment
 from app.serving import index_builder
 from app.serving.index_builder import IndexKey
 from ml.calibration import Calibration
+from ml.identification.open_set import OpenSetCalibration
 from ml.indexes.base import Index
 from ml.model import Model
 from ml.people_discovery.constraints import PairConstraints
@@ -35,6 +37,7 @@ class ClusterGallery:
     pks: (N,) rising; subjects: (N,) pk of the person, NOBODY without a name; clusters: (N,) pk of the cluster that the
         face lies in, NOBODY if in none
     is_new: (N,) whether the face was enrolled or changed since the last search for people
+    strangers: how strangers score in searches here; None: it was not measured
     change: the collection's last change
     """
 
@@ -47,6 +50,7 @@ class ClusterGallery:
     clusters: Ids
     is_new: NDArray[np.bool_]
     constraints: PairConstraints
+    strangers: OpenSetCalibration | None
     change: int
 
     @property
@@ -86,7 +90,8 @@ def read_gallery(context: JobContext, collection_id: str, min_probability: float
         return ClusterGallery(
             collection_id, model, calibration, index, pks, subjects, clusters,
             changes > (last.change if last is not None and goes_on else NOBODY),
-            _read_constraints(session, collection_id, pks), collection.change,
+            _read_constraints(session, collection_id, pks), _read_strangers(model, deployment.measurements),
+            collection.change,
         )  # fmt: skip
 
 
@@ -99,6 +104,11 @@ def _find_calibration(model: Model, measurements: dict[str, dict[str, object]]) 
             "the model is not calibrated here yet: name some people with two or more faces first", code="NotCalibrated"
         )
     return own if own is not None else Calibration.from_dict(measured)  # type: ignore[arg-type]
+
+
+def _read_strangers(model: Model, measurements: dict[str, dict[str, Any]]) -> OpenSetCalibration | None:
+    measured = (measurements.get(model.id, {}).get("open_set") or {}).get("calibration")
+    return OpenSetCalibration.from_dict(measured) if measured else None
 
 
 def _read_faces(session: Session, collection: str, only_edited: bool) -> Ids:

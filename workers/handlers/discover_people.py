@@ -8,6 +8,7 @@ from ml.people_discovery.neighbour_graph import find_links
 from workers.context import JobContext
 from workers.discovery.cluster_store import list_clusters, store_clusters
 from workers.discovery.gallery import read_gallery
+from workers.discovery.suggestions import confirm_suggestions
 from workers.progress import PROGRESS_STEPS, report_progress
 
 LINKS_END, MERGED_END = 700, 900
@@ -33,7 +34,7 @@ def discover_people_in_collection(message: DiscoverPeople, context: JobContext) 
             gallery.index.rows(gallery.pks), links, gallery.model.metric, gallery.calibration, gallery.known,
             min_probability=message.min_probability, progress=lambda done, total: merging(done, total, {}),
         )  # fmt: skip
-        clusters = list_clusters(gallery, people)
+        clusters = confirm_suggestions(context, gallery, list_clusters(gallery, people))
         store_clusters(context, gallery, clusters, message.min_probability)
         reporter.phase("done", PROGRESS_STEPS, PROGRESS_STEPS)(1, 1, {})
     return {
