@@ -39,7 +39,7 @@ class Worker:
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self.stopping = threading.Event()
         self.current: JobContext | None = None
-        self._knows_database = False
+        self._knows_database = self._has_run = False
         self._recent_turns: dict[str, None] = {}  # the collections that had a turn, the last one last
         self._has_put_back = False  # after which a part of an import has its turn, however many imports wait
         self.wake_at = 0.0  # when a job that this worker has put back is due, on the monotonic clock
@@ -73,6 +73,9 @@ class Worker:
     def check_database(self) -> None:
         """Check that the database has the schema of this version and belongs to the home, if it was away since.
 
+        A worker that has run waits while another service seems to use the home or the database: where all processes go
+        over to another database, some do so a little later.
+
         Raises CannotStart, Busy, OperationalError, DatabaseError.
         """
         if self._knows_database:
@@ -80,8 +83,16 @@ class Worker:
         require_newest_schema(self.resources.database)
         check_tables(self.resources.database)
         check_home_of_database(self.resources.database, self.resources.audit_chain)
-        check_other_services(self.resources.database, self.resources.settings.home)
-        self._knows_database = True
+        self._check_other_services()
+        self._knows_database = self._has_run = True
+
+    def _check_other_services(self) -> None:
+        try:
+            check_other_services(self.resources.database, self.resources.settings.home)
+        except CannotStart as fault:
+            if self._has_run:
+                raise Busy(str(fault)) from fault
+            raise
 
     def _do_periodic_work(self, schedule: Schedule) -> None:
         """Whatever fails in it, jobs go on."""

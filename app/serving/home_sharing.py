@@ -5,6 +5,7 @@ would lie in either home, and an erasure would not reach both; or the sweep of o
 the other has accepted.
 """
 
+import logging
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from sqlalchemy import Engine, inspect, select
 
-from app.db.servers.reach import SIGNS_FOLDER, describe_database
+from app.db.servers.reach import SIGNS_FOLDER, describe_database, make_process_name
 from app.db.session import reading
 from app.db.tables import Follower
 from app.serving.reporter import ALIVE_SECONDS, is_alive
@@ -24,9 +25,13 @@ MAX_CLOCK_SECONDS = 60.0
 """A sign that was older than this by the clock of this host was not left just now."""
 POLLING_SECONDS = 0.25
 
+log = logging.getLogger("likeness.database")
+
 
 def check_other_services(database: Engine, home: Path) -> None:
     """Check that the running API processes of this database leave their signs in this home, and no others do.
+
+    Nothing is known where this process, which has just reached the database, could leave no sign itself.
 
     Raises CannotStart, OperationalError, DatabaseError.
     """
@@ -36,6 +41,9 @@ def check_other_services(database: Engine, home: Path) -> None:
         processes = session.scalars(select(Follower.process).where(is_alive()).distinct()).all()
         own_database = describe_database(session.connection())
     folder = home / SIGNS_FOLDER
+    if not _list_own_signs(make_process_name(), folder):
+        log.warning("database.no_signs_compared folder=%s", folder)  # others cannot leave signs there either
+        return
     for process in processes:
         if not _leaves_signs(process, folder):
             raise CannotStart(
@@ -56,8 +64,7 @@ def _leaves_signs(process: str, folder: Path) -> bool:
 
     Some file systems number their files anew for each host: there it has to leave another sign.
     """
-    host, pid, *_ = process.rsplit(":", 2)
-    signs = [path for path in _list_signs(folder) if path.name.startswith(f"{host}-{pid}-")]
+    signs = _list_own_signs(process, folder)
     return any(_is_original(sign) for sign in signs) or _has_next_signs(signs)
 
 
@@ -70,8 +77,15 @@ def _list_signs_elsewhere(folder: Path, own_database: str) -> Iterator[Path]:
                 yield sign
 
 
+def _list_own_signs(process: str, folder: Path) -> list[Path]:
+    host, pid, *_ = process.rsplit(":", 2)
+    return [path for path in _list_signs(folder) if path.name.startswith(f"{host}-{pid}-")]
+
+
 def _list_signs(folder: Path) -> list[Path]:
-    return list(folder.iterdir()) if folder.is_dir() else []
+    with suppress(OSError):
+        return list(folder.iterdir())
+    return []
 
 
 def _is_original(sign: Path) -> bool:

@@ -48,7 +48,8 @@ def test_a_copy_does_not_start_while_its_original_serves(
     with open_resources(copy) as opened:
         with pytest.raises(CannotStart, match=process):
             Worker(opened, "default").check_database()
-        shutil.rmtree(copy.home / SIGNS_FOLDER)
+        for sign in (copy.home / SIGNS_FOLDER).glob("other-host-*"):
+            sign.unlink()
         with pytest.raises(CannotStart, match=r"not .*/copy, but a copy of it or its original"):
             check_other_services(opened.database, copy.home)
 
@@ -78,6 +79,30 @@ def test_a_process_that_has_ended_keeps_no_copy_from_starting(
     with writing(resources.database) as session:
         session.get_one(Follower, (process, "staff", "identity")).seen_at = now() - ALIVE_SECONDS - 1.0
     check_other_services(resources.database, copy.home)
+
+
+def test_where_no_sign_can_be_left_none_is_missed(
+    resources: Resources, process: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = resources.settings.home / SIGNS_FOLDER
+    shutil.rmtree(folder)
+    folder.write_text("")
+    check_other_services(resources.database, resources.settings.home)
+    assert "no_signs_compared" in caplog.text
+
+
+def test_a_worker_that_has_run_waits_while_the_processes_go_over_to_another_database(
+    resources: Resources, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    system, _, number = read_own_database(resources).partition("/")
+    worker = Worker(resources, "default")
+    worker.check_database()
+    worker._knows_database = False  # as after an outage
+    monkeypatch.setattr(worker.stopping, "wait", lambda _: worker.stopping.set())
+    monkeypatch.setattr(worker, "step", lambda: pytest.fail("it looked for a job"))
+    with OtherService(resources.settings.home, f"{system}/{int(number) + 1}"):
+        worker.run()
+    assert "with another database" in caplog.text
 
 
 class OtherService:
