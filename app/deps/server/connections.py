@@ -9,6 +9,8 @@ from typing import Protocol
 
 SWEEP_SECONDS = 1.0
 MAX_CACHED_ADDRESSES = 4096
+NAT64_NETWORK = ip_network("64:ff9b::/96")
+"""The prefix by which gateways translate IPv4 addresses (RFC 6052)."""
 MAX_UNSENT_BYTES = 128 * 2**20
 """Of the answers that clients have not read yet: six photos of the largest size, and thousands of ordinary answers."""
 REFUSED_SHARE = 4
@@ -142,11 +144,16 @@ class ConnectionRegister:
 
 @lru_cache(MAX_CACHED_ADDRESSES)
 def parse_address(host: str) -> IPv4Address | IPv6Address | None:
-    """Return the address of a client; None for any other text, as a proxy may pass on what a client has written."""
+    """Return the address of a client; None for any other text, as a proxy may pass on what a client has written.
+
+    One that a gateway has translated is the IPv4 address that it contains.
+    """
     try:
         address = ip_address(host.partition("%")[0])
     except ValueError:
         return None
+    if address in NAT64_NETWORK:
+        return IPv4Address(int(address) & 0xFFFFFFFF)
     return getattr(address, "ipv4_mapped", None) or address
 
 
