@@ -25,7 +25,7 @@ from ml.identification.person_distance import DecisionRule
 from ml.model import Model
 from ml.types import Ids, Rows
 
-MAX_SEEN_SHARE = 0.25
+MAX_SEEN_SHARE = 0.15
 """Of the faces of a gallery: with more, it counts as a copy of those that the model was trained in."""
 SAME_PHOTO_RATIO = 0.5
 """Two faces count as the same photo if they lie nearer than this part of the median distance of a person's photos, and
