@@ -9,7 +9,7 @@ from app.publishing.pointers import get_deployment
 from app.serving import index_builder
 from app.serving.calibration.gallery_faces import read_faces
 from app.serving.calibration.learned_gallery import read_learned_gallery
-from app.serving.calibration.seen_photos import read_seen_share
+from app.serving.calibration.seen_people import read_seen_share
 from app.serving.compensation.store import read_compensation
 from app.serving.index_builder import IndexKey
 from app.serving.scores import Scores

@@ -21,7 +21,7 @@ from workers.context import JobContext
 from workers.damaged_faces import mark_or_raise
 from workers.publishing.joint_embedding import embed_faces
 from workers.publishing.measurable_faces import Mask, MeasurableFaces, read_measurable_faces
-from workers.publishing.photos_seen_elsewhere import find_photos_seen_elsewhere
+from workers.publishing.people_seen_elsewhere import find_people_seen_elsewhere
 from workers.training.training_data import FaceRecord
 
 MAX_PEOPLE = 2000
@@ -70,7 +70,7 @@ def _measure(
     faces = _choose_faces(measurable, allow_seen)
     sample = None if faces is None else _embed_sample(context, measurable, task, faces)
     if sample is not None and measurable.unseen[sample.indices].all():
-        measurable = find_photos_seen_elsewhere(context, measurable, task, sample.indices, sample.embedded)
+        measurable = find_people_seen_elsewhere(context, measurable, task, sample.indices, sample.embedded)
         sample = _keep_unseen(measurable, sample, allow_seen)
     evidence = _list_evidence(measurable, collection, models)
     evidence["unseen_by_both"] = sample is None or bool(measurable.unseen[sample.indices].all())

@@ -20,7 +20,7 @@ from app.serving.calibration.correction_effect import CorrectionEffect, measure_
 from app.serving.calibration.gallery_faces import GalleryFaces, read_faces, read_refused_faces
 from app.serving.calibration.learned_gallery import LearnedGallery, find_learned_gallery
 from app.serving.calibration.open_set_measurement import ProbeFaces, measure_open_set
-from app.serving.calibration.seen_photos import EmbedElsewhere
+from app.serving.calibration.seen_people import EmbedElsewhere
 from app.serving.compensation.store import Compensation, read_compensation
 from app.serving.index_builder import IndexKey
 from app.serving.labels.constraints import ServedConstraints

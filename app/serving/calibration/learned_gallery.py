@@ -12,7 +12,7 @@ from app.db.session import stream_raw_rows
 from app.db.tables import Collection, Deployment, Erasure, Face, ModelRecord, Subject
 from app.galleries.erasure_receipts import hash_photo, hash_subject
 from app.galleries.learned_collections import COLLECTIONS_CREATED_AT, list_learned_changes
-from app.serving.calibration.seen_photos import EmbedElsewhere, estimate_seen_share, is_copy, read_seen_share
+from app.serving.calibration.seen_people import EmbedElsewhere, estimate_seen_share, is_copy, read_seen_share
 from app.serving.index_builder import IndexKey
 from app.serving.loaded_index import LoadedIndex
 from app.storage.installation_key import InstallationKey

@@ -1,12 +1,13 @@
-"""Estimate how many photos of a gallery a model has learned from elsewhere, where they were stored in other files.
+"""Estimate how many people of a gallery a model has learned from elsewhere, where their photos are in other files.
 
-Photos that were saved again, at another size or quality, have another hash. To the model they are what it has learned:
-it keeps these people farther apart than strangers, so that they must not stand for strangers.
+A model keeps these people farther apart than strangers, most of all the very photos that it has learned, so that they
+must not stand for strangers. Photos that were saved again have another hash, and other photos have another anyway: the
+model itself recognises them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from app.serving.compensation.store import NO_COMPENSATION, read_compensation
 from app.serving.index_builder import IndexKey, read_embeddings
 from app.serving.loaded_index import LoadedIndex
 from ml.calibration import sample_genuine
+from ml.calibration.impostor_distances import Distances
 from ml.errors import Corrupt
 from ml.identification.open_set import OpenSetCalibration
 from ml.identification.person_distance import DecisionRule
@@ -26,10 +28,10 @@ from ml.model import Model
 from ml.types import Ids, Rows
 
 MAX_SEEN_SHARE = 0.15
-"""Of the faces of a gallery: with more, it counts as a copy of those that the model was trained in."""
-SAME_PHOTO_RATIO = 0.5
-"""Two faces count as the same photo if they lie nearer than this part of the median distance of a person's photos, and
-of the median distance to the nearest other person here: a model that hardly tells people apart finds somebody near."""
+"""Of the people of a gallery: with more, it counts as a copy of those that the model was trained in."""
+WRONG_SHARE, CAUTION = 0.005, 0.8
+"""Other people elsewhere are as near as others here: at a distance at which so many of these lie, reduced by a factor,
+hardly anybody is taken for somebody elsewhere, in a small gallery too."""
 CAUTIOUS_FPIR = 0.05
 """Where nobody here has several photos, the limit is what so many strangers would reach."""
 MAX_PEOPLE, MAX_PROBES, GENUINE_PAIRS, MIN_GENUINE_PAIRS = 500, 500, 2000, 20
@@ -40,7 +42,7 @@ EmbedElsewhere = Callable[[str], Rows]
 
 
 def is_copy(seen_share: float | None) -> bool:
-    """Return whether a gallery with this share of seen photos counts as a copy."""
+    """Return whether a gallery with this share of seen people counts as a copy."""
     return seen_share is not None and seen_share > MAX_SEEN_SHARE
 
 
@@ -53,7 +55,7 @@ def read_seen_share(measurement: Mapping[str, Any] | None) -> float | None:
 def estimate_seen_share(
     session: Session, loaded: LoadedIndex, ids: Ids, people: Ids, embed_elsewhere: EmbedElsewhere | None = None
 ) -> float | None:
-    """Estimate which share of a gallery's faces a model has learned from in other collections.
+    """Estimate which share of a gallery's people a model has learned from in other collections.
 
     ids: (n,) pks of the faces, rising; people: (n,) the person of each, -1 if unknown
     embed_elsewhere: None: a collection without embeddings by this model cannot be compared
@@ -66,23 +68,23 @@ def estimate_seen_share(
         return None
     pks, rows = loaded.read_rows(ids[np.isin(people, chosen)])
     probes = rng.permutation(len(rows))[:MAX_PROBES]
-    photos = SeenPhotos(model, key.task, rows, people[np.searchsorted(ids, pks)], probes)
+    seen = SeenPeople(model, key.task, rows, people[np.searchsorted(ids, pks)], probes)
     for source in sources:
-        photos.compare(*_read_elsewhere(session, key, rows.shape[1], source, embed_elsewhere))
-    return photos.estimate_share()
+        seen.compare(*_read_elsewhere(session, key, rows.shape[1], source, embed_elsewhere))
+    return seen.estimate_share()
 
 
-class SeenPhotos:
-    """Compares faces with those that a model has learned from elsewhere: which are the same photos?
+class SeenPeople:
+    """Compares faces with those that a model has learned from elsewhere: are they of the same people?
 
     rows: (n, dim) embeddings of faces; people: (n,) the person of each; probes: (p,) indices of those to compare
     """
 
     def __init__(self, model: Model, task: str, rows: Rows, people: Ids, probes: Ids) -> None:
-        self._model, self._task, self._rows = model, task, rows[probes]
-        self._limit: float | None = None
+        self._model, self._task, self._rows, self._people = model, task, rows[probes], people[probes]
+        self._distances: _OwnDistances | None = None
         if model.metric.is_euclidean:
-            self._limit = _measure_limit(model, rows, people, probes[:MAX_PROBES])
+            self._distances = _measure_own_distances(model, rows, people, probes[:MAX_PROBES])
         self._nearest = np.full(len(probes), np.inf)
         self._faces, self._compared = 0, 0
 
@@ -97,38 +99,53 @@ class SeenPhotos:
                 self._nearest[part] = np.minimum(self._nearest[part], distances)
 
     def find(self) -> NDArray[np.bool_]:
-        """Return (p,) which of the probes are the same photos as faces that they were compared with."""
+        """Return (p,) which of the probes show people among the faces that they were compared with."""
         limit = self._find_limit()
         seen: NDArray[np.bool_] = self._nearest <= (-np.inf if limit is None else limit)
         return seen
 
     def estimate_share(self) -> float | None:
-        """Return the share of probes that would be found if all those elsewhere were compared; None: not known."""
+        """Return the share of people that would be found if all faces elsewhere were compared; None: not known."""
         if not len(self._rows) or not self._compared or self._find_limit() is None:
             return None
-        return min(1.0, float(self.find().mean()) * max(1.0, self._faces / self._compared))
+        share = len(np.unique(self._people[self.find()])) / len(np.unique(self._people))
+        return min(1.0, share * max(1.0, self._faces / self._compared))
 
     def _find_limit(self) -> float | None:
-        """Return up to which distance two faces count as the same photo."""
+        """Return up to which distance two faces count as those of one person.
+
+        The median distance of a person's photos, or, where other people are as near, one at which WRONG_SHARE of them
+        would be taken for somebody elsewhere.
+        """
         calibration = self._model.calibrations.get(self._task)
-        if self._limit is not None or calibration is None:
-            return self._limit
+        own = self._distances
+        if own is not None:
+            others = WRONG_SHARE * min(1.0, own.faces / max(1, self._compared))
+            return min(own.genuine, CAUTION * float(np.quantile(own.nearest_others, others)))
+        if calibration is None:
+            return None
         cautious = OpenSetCalibration(DecisionRule(), (), optimistic=True)
         threshold = cautious.pairs_threshold(CAUTIOUS_FPIR, self._compared, (calibration.impostors,))
         return None if threshold is None else threshold.person_distance
 
 
-def _measure_limit(model: Model, rows: Rows, people: Ids, probes: Ids) -> float | None:
-    """Return SAME_PHOTO_RATIO of how far apart a person's photos lie, or the nearest others where those are nearer.
+class _OwnDistances(NamedTuple):
+    """Of the gallery itself. genuine: the median of a person's photos; nearest_others: (p,) to the nearest other person
+    among so many faces."""
 
-    rows, people, probes: see `SeenPhotos`. None where too few people have several photos.
-    """
+    genuine: float
+    nearest_others: Distances
+    faces: int
+
+
+def _measure_own_distances(model: Model, rows: Rows, people: Ids, probes: Ids) -> _OwnDistances | None:
+    """Return None where too few people have several photos. rows, people, probes: see `SeenPeople`"""
     genuine = sample_genuine(rows, people, GENUINE_PAIRS, 0, model.metric)
     if len(genuine) < MIN_GENUINE_PAIRS:
         return None
-    distances = model.metric.distances(rows[probes], rows)
+    distances = model.metric.distances(rows[probes], rows).astype(np.float64)
     distances[people[probes][:, None] == people] = np.inf
-    return SAME_PHOTO_RATIO * min(float(np.median(genuine)), float(np.median(distances.min(axis=1))))
+    return _OwnDistances(float(np.median(genuine)), distances.min(axis=1), len(rows))
 
 
 def _read_elsewhere(
