@@ -23,7 +23,7 @@ from app.storage.installation_key import KEY_FILE, InstallationKey, read_install
 from app.storage.model_cache import ModelStore
 from app.storage.model_signatures import open_model_signer
 from app.storage.recognisers.default_recogniser import DefaultRecogniser, choose_default
-from app.storage.unfinished_photos import UnfinishedPhotos
+from app.storage.unfinished_photos import UNFINISHED_FOLDER, UnfinishedPhotos
 from ml.images import ImageLimits
 from ml.pipeline import FrontEnd, default_front_end
 
@@ -70,7 +70,8 @@ class Resources:
         """
         database = find_database_path(self.settings.database)
         opened = [self.settings.home, *_list_kept_folders(self.settings), *([database] if database is not None else [])]
-        return HomeWatch(opened, [self.settings.model_folder])
+        written = [self.settings.model_folder, self.indexes, self.settings.home / UNFINISHED_FOLDER]
+        return HomeWatch(opened, written)
 
     @cached_property
     def reach(self) -> DatabaseReach | None:

@@ -8,7 +8,8 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -72,8 +73,12 @@ class SnapshotStore:
             return None
 
     def delete(self, key: IndexKey) -> None:
-        """Delete a snapshot. This also happens when a face is deleted, which must not stay in a file."""
-        _unlink(self.folder.glob(f"{self._name(key)}.*"))
+        """Delete a snapshot. This also happens when a face is deleted, which must not stay in a file.
+
+        A file that cannot be deleted is only logged: the index goes on, and an erasure waits for the file.
+        """
+        with _log_failure(self.folder):
+            _unlink(self.folder.glob(f"{self._name(key)}.*"))
 
     def delete_all_but(self, keys: Iterable[IndexKey]) -> None:
         """Delete the snapshots of all other keys, and unfinished files, unless they are new."""
@@ -81,12 +86,13 @@ class SnapshotStore:
         for key in keys:
             kept |= {self.folder / f"{self._name(key)}.json", self._recorded_file(key) or self.folder}
         oldest_kept = time.time() - MIN_ORPHAN_AGE_SECONDS
-        _unlink(path for path in self.folder.iterdir() if path not in kept and path.stat().st_mtime < oldest_kept)
+        with _log_failure(self.folder):
+            _unlink(path for path in self.folder.iterdir() if path not in kept and path.stat().st_mtime < oldest_kept)
 
     def delete_erased(self, collection: str, collection_created_at: float, change: int) -> int:
         """Delete the snapshots of a collection from before a change, and old files that no record names.
 
-        Returns how many snapshots were deleted.
+        Returns how many snapshots were deleted. Raises OSError.
         """
         named, deleted = set[str](), 0
         for path in self.folder.glob("*.json"):
@@ -131,6 +137,14 @@ def _read_record(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return record if isinstance(record, dict) else {}
+
+
+@contextmanager
+def _log_failure(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        log.warning("index.snapshot_not_deleted folder=%s error=%s", folder, error)
 
 
 def _unlink(paths: Iterable[Path]) -> None:

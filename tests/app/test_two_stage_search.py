@@ -1,8 +1,10 @@
 """A model that names an index with two stages is searched by it: measured, chosen from, saved, and kept current."""
 
-from collections.abc import Iterator
+import errno
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from app.errors import Busy
 from app.resources import Resources
 from app.search.criteria import choose_effort
 from app.search.params import SearchParams
-from app.serving import index_builder
+from app.serving import index_builder, index_snapshots
 from app.serving.calibration import gallery_calibration
 from app.serving.deployments import SearchEffort, ServedModel
 from app.serving.engine import Engine, open_engine
@@ -107,6 +109,29 @@ def test_its_snapshot_is_loaded_and_a_shortened_one_is_built_again(gallery: Gall
         until(lambda: is_current(engine, gallery), seconds=60)
         gallery.remove(gallery.pks[:50])
         until(lambda: is_current(engine, gallery))
+
+
+def test_an_index_whose_snapshot_cannot_be_deleted_goes_on_without_erased_faces(
+    gallery: GalleryWriter, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An erasure waits for the file; a process that serves does not."""
+
+    def refuse(paths: Iterable[Path]) -> None:
+        for path in paths:
+            raise OSError(errno.EROFS, "read-only", path)
+
+    resources = gallery.resources
+    with open_engine(resources) as engine:
+        until(lambda: is_current(engine, gallery), seconds=60)
+    with open_engine(resources) as engine:
+        until(lambda: is_current(engine, gallery), seconds=60)
+        monkeypatch.setattr(index_snapshots, "_unlink", refuse)
+        gallery.remove(gallery.pks[:50])
+        until(lambda: is_current(engine, gallery))
+        assert "index.snapshot_not_deleted" in caplog.text
+        with pytest.raises(OSError, match="read-only"):
+            engine.follower.snapshots.delete_erased("staff", -1.0, 0)
+        monkeypatch.undo()
 
 
 def test_a_model_keeps_its_index_on_disk(gallery: GalleryWriter) -> None:

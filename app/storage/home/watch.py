@@ -25,7 +25,7 @@ class HomeWatch:
     """Compares the home with the one that was opened. Safe to use from several threads.
 
     opened: the home, folders in it, and the file of the database if it has one
-    written: further paths that the service writes to
+    written: further paths that the service writes to, where they are there
     """
 
     def __init__(self, opened: Sequence[Path], written: Sequence[Path] = ()) -> None:
@@ -63,5 +63,5 @@ class HomeWatch:
 
     def find_write_fault(self) -> str | None:
         """Return why the home cannot be written; None if it can."""
-        is_writable = all(os.access(path, os.W_OK) for path in self._written)
+        is_writable = all(os.access(path, os.W_OK) for path in self._written if path.exists())
         return None if is_writable else HOME_READ_ONLY
