@@ -14,7 +14,6 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from threading import Lock
 from typing import Any
 from uuid import uuid4
 
@@ -56,19 +55,20 @@ class AwakeningClock:
     """
 
     def __init__(self) -> None:
-        self._lock = Lock()
-        self._ahead = time.time() - time.clock_gettime(CLOCK)
-        self._lost = 0.0
+        self._known = time.time() - time.clock_gettime(CLOCK), 0.0  # how far the wall clock is ahead; seconds lost
 
     def read(self) -> float:
-        """Return the seconds since some moment, which lies far back: only differences mean anything."""
-        with self._lock:
-            running = time.clock_gettime(CLOCK)
-            ahead = time.time() - running
-            if ahead - self._ahead >= MIN_STEP_SECONDS:
-                self._lost += ahead - self._ahead
-            self._ahead = ahead
-            return running + self._lost
+        """Return the seconds since some moment, which lies far back: only differences mean anything.
+
+        Without a lock, which a forked process might never get: a step that a thread overwrites is seen again.
+        """
+        running = time.clock_gettime(CLOCK)
+        ahead = time.time() - running
+        before, lost = self._known
+        if ahead - before >= MIN_STEP_SECONDS:
+            lost += ahead - before
+        self._known = ahead, lost
+        return running + lost
 
 
 _clock = AwakeningClock()
