@@ -124,7 +124,8 @@ beside keys, as `Authorization: Bearer TOKEN` (`pip install 'likeness[oidc]'`). 
 What exceeds a limit is answered with 429 `TooManyRequests` and `Retry-After`. With Redis, all API processes count
 together; without it, each counts for itself, so with N processes up to N times as much passes. They also do for five
 seconds, each time, while Redis does not answer, or has a counter that is no number or never expires, as a stranger may
-have written it: such a counter is removed. An IPv6 client is counted by its /64 network.
+have written it: such a counter is removed. An IPv6 client is counted by its /64 network,
+and one behind a NAT64 gateway (`64:ff9b::/96`) by its IPv4 address.
 
 After too many wrong keys, further ones from that address are not looked up. Keys that were right within the last ten
 minutes, and are not revoked, go on, so clients behind the same address do not notice. Each wrong key is a line

@@ -109,6 +109,8 @@ def _limit_dim(session: Session, plan: Plan, request: TrainingRequest) -> Plan:
     """
     width, dim = plan.recipe.dim, plan.options.get("dim", 1)
     limit = registry.build("embedders", plan.method, **plan.options).limit_dim(width)
+    if limit < 1:
+        raise Invalid(f"the method {plan.method} needs descriptors of more than {width} numbers")
     is_stated = request.dim is not None or "dim" in request.options or plan.start_from is not None
     if plan.options.get("dim") and not is_stated:
         faces = session.scalar(select(func.count()).where(Face.collection_id.in_(plan.collections))) or 0

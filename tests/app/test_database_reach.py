@@ -14,7 +14,7 @@ from app.config import Settings
 from app.db.servers import reach
 from app.db.servers.connections import SERVER_INFO
 from app.db.servers.history import ServerTimeline
-from app.db.servers.reach import SIGNS_FOLDER, AwakeningClock, DatabaseReach, find_reach
+from app.db.servers.reach import SIGNS_FOLDER, DatabaseReach, SuspendAwareClock, find_reach
 from app.db.session import close_database, open_database, reading
 from app.errors import Busy
 from app.serving.reporter import ALIVE_SECONDS, HEARTBEAT_SECONDS
@@ -213,7 +213,7 @@ def test_time_in_which_a_paused_machine_did_not_run_is_counted_once_its_wall_clo
 ) -> None:
     at = {"running": 100.0, "wall": 1_000_000.0}
     monkeypatch.setattr(reach, "time", SimpleNamespace(time=lambda: at["wall"], clock_gettime=lambda _: at["running"]))
-    clock = AwakeningClock()
+    clock = SuspendAwareClock()
 
     def go_on(running: float, wall: float) -> float:
         before = clock.read()

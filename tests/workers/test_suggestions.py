@@ -15,7 +15,6 @@ from ml.people_discovery.discovery import MIN_PROBABILITY
 from ml.types import Rows
 from tests.gallery import context
 from tests.rows import GalleryWriter, make_model
-from workers.discovery import suggestions
 from workers.handlers.discover_people import discover_people_in_collection
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -61,7 +60,6 @@ def test_strangers_are_suggested_nobody(
     strangers = 200
     gallery.add({MODEL.id: draw(strangers, 2, 1)}, [None] * 2 * strangers)
     if not is_confirmed:
-        monkeypatch.setattr(suggestions, "MAX_FACES", 0)
         monkeypatch.setattr("workers.handlers.discover_people.confirm_suggestions", lambda _, __, clusters: clusters)
     result = discover(resources)
     wrong = sum(name is not None for name in list_suggested(resources))

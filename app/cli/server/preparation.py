@@ -43,7 +43,7 @@ def prepare_home(settings: Settings) -> Preparation:
 
 
 def migrate(settings: Settings) -> None:
-    """Migrate the database if it has an older schema, and check its tables, and that no copy of the home uses it."""
+    """Migrate the database if it has an older schema, check its tables, and that no other service shares it."""
     create_home(settings.home)
     database = open_database(settings.database, settings.home)
     try:

@@ -47,11 +47,11 @@ MIN_STEP_SECONDS = 2.0
 log = logging.getLogger("likeness.database")
 
 
-class AwakeningClock:
+class SuspendAwareClock:
     """Counts seconds, those too in which the process, its container or its machine did not run. Threads may share it.
 
     A machine that its hypervisor pauses has no clock that has gone on, but its wall clock is set when it goes on, by
-    its agent or NTP. Time that was never lost may be counted so, but none is left out.
+    its agent or NTP. Time that was never lost may be counted so; a pause of less than MIN_STEP_SECONDS is left out.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class AwakeningClock:
         return running + lost
 
 
-_clock = AwakeningClock()
+_clock = SuspendAwareClock()
 read_clock = _clock.read
 
 
@@ -110,8 +110,7 @@ class DatabaseReach:
     def __init__(self, home: Path, is_remote: bool = True) -> None:
         self.is_remote = is_remote
         self._folder = home / SIGNS_FOLDER
-        host, pid, number = make_process_name().split(":")
-        self._name = f"{host}-{pid}-{number}"
+        self._name = make_process_name().replace(":", "-")
         self._signed_at = self._compared_at = self._answered_at = float("-inf")
         self._caught_up_at = float("inf")
         self._noted_at = self._alone_at = float("-inf")

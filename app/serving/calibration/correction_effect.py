@@ -40,10 +40,10 @@ def measure_correction_effect(session: Session, loaded: LoadedIndex, people: Gal
     rng = np.random.default_rng(0)
     chosen = np.sort(rng.permutation(people.ids)[: max(100, SAMPLE_BYTES // (4 * loaded.dim))])
     pks, rows = _read_uncorrected(session, loaded, chosen)
-    pks, kept, _ = np.intersect1d(pks, loaded.index.ids(), assume_unique=True, return_indices=True)
-    rows = rows[kept]
-    with loaded.lock.gen_rlock():
+    with loaded.lock.gen_rlock():  # one lock for both: the follower may take faces out between them
+        pks, kept, _ = np.intersect1d(pks, loaded.index.ids(), assume_unique=True, return_indices=True)
         corrected = loaded.index.rows(pks)
+    rows = rows[kept]
     owners = people.owners[np.searchsorted(people.ids, pks)]
     subjects = np.where(people.is_named[owners], owners, -1)
     sample = GalleryPeople.from_rows(pks, subjects, people.is_distractor[owners])

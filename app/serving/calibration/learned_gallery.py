@@ -33,7 +33,7 @@ class LearnedGallery:
     home_faces: (n,) pks of its faces with photos that were in the collection in which the training searched for
         strangers; None: of all that it has learned from
     is_trained_here: whether the gallery counts as one that it was trained in
-    seen_share: of the photos here, that it has learned from in other files: see `estimate_seen_share`; None: not known
+    seen_share: of the people here, whom it has learned from elsewhere: see `estimate_seen_share`; None: not known
     """
 
     listed: Ids
@@ -43,7 +43,7 @@ class LearnedGallery:
     seen_share: float | None = None
 
     def with_seen(self, share: float | None) -> "LearnedGallery":
-        """Return the same, or all as learned, where so many photos are known to the model in other files."""
+        """Return the same, or all as learned, where the model knows so many of the people from elsewhere."""
         if is_copy(share):
             return LearnedGallery(np.empty(0, np.int64), True, None, True, share)
         return replace(self, seen_share=share)
@@ -67,7 +67,7 @@ def find_learned_gallery(
     people: Ids,
     embed_elsewhere: EmbedElsewhere | None = None,
 ) -> LearnedGallery:
-    """Find what a model has learned of a gallery, by its photos, and by other files of the same photos.
+    """Find what a model has learned of a gallery, by its photos, and by other photos of the same people.
 
     ids, people, embed_elsewhere: see `estimate_seen_share`. Where it has nothing to compare, what it returned when the
     deployment was measured last is taken.
