@@ -39,6 +39,9 @@ vanishes closes no connection: without limits, threads would wait for it for a q
 RAW_ROWS_PER_BATCH = 500
 """Fewer than after how many new objects Python looks for cycles (700), which would take as long as reading them."""
 CACHE_KIB, LARGE_CACHE_KIB = 2_000, 65_536
+MAX_IDLE_WRITE_SECONDS = 60
+"""After so long without a statement PostgreSQL rolls a change back. A process that is frozen, or whose host vanishes,
+would keep its locks, and nobody else could write to its collection."""
 WRITE_OPTIONS = {"writes": True}
 CHECK_OPTION = "check"
 MISSING_TABLE = "no such table"
@@ -59,6 +62,7 @@ def open_database(url: str, home: Path | None) -> Engine:
         limits = {name: value for name, value in CONNECTION_LIMITS.items() if name not in stated}
         database = create_engine(url, connect_args=limits, **options)
         event.listen(database, "handle_error", report_internal_error)
+        event.listen(database, "begin", _begin_postgres)
         watch_server(database, home)
         watch_reach(database, home)
         return database
@@ -110,6 +114,11 @@ def _prepare_sqlite(connection: Any, _: object) -> None:
 def _begin_sqlite(connection: Connection) -> None:
     writes = connection.get_execution_options().get("writes", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _begin_postgres(connection: Connection) -> None:
+    if connection.get_execution_options().get("writes", False):
+        connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = '{MAX_IDLE_WRITE_SECONDS}s'")
 
 
 def is_temporary(error: OperationalError) -> bool:

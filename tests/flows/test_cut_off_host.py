@@ -11,14 +11,17 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from app.access import keys, request_checks
 from app.config import Settings
+from app.db import session as database_session
 from app.db.migrate import upgrade_database
 from app.db.servers import reach
 from app.db.session import reading, writing
 from app.db.tables import Collection
+from app.errors import Busy
 from app.resources import Resources, open_resources
 from app.serving import follower
 from app.serving.deployment_rows import DeploymentRow
@@ -305,3 +308,31 @@ def test_a_host_goes_on_to_answer_while_the_database_hangs_for_everybody(
         time.sleep(0.1)
     assert {answer.text for answer in answers if not answer.is_success} == set()
     assert len(answers) > 10, "each answer is waited for"
+
+
+def test_a_process_that_hangs_in_the_middle_of_a_change_keeps_nobody_from_writing(
+    service: Service, other_host: Resources, cable: Cable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, names = enrol_people(service)
+    monkeypatch.setattr(database_session, "MAX_IDLE_WRITE_SECONDS", 1)
+    is_written = threading.Event()
+
+    def write() -> None:
+        with writing(other_host.database) as session:
+            session.execute(text("SET LOCAL lock_timeout = '20s'"))
+            change_subject(session, "staff", names[0], SubjectIn(consent=False))
+        is_written.set()
+
+    def hang_while_another_writes() -> None:
+        with writing(service.resources.database) as session:
+            session.get_one(Collection, "staff", with_for_update=True)
+            cable.passes.clear()
+            try:
+                write()
+            finally:
+                cable.passes.set()
+            session.get_one(Collection, "staff", populate_existing=True)
+
+    with pytest.raises(Busy):
+        hang_while_another_writes()
+    assert is_written.is_set()
