@@ -50,9 +50,7 @@ def write_snapshot(
     A face or subject that is deleted meanwhile is not in it.
     Raises NotFound if there is no such collection, Conflict if the folder is not empty or the disk too small, OSError.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    if any(folder.iterdir()):
-        raise Conflict(f"{folder} is not empty; name a new folder for the snapshot")
+    _reserve(folder)
     at, blobs = now(), Blobs(home / "blobs")
     with create_rows(folder / ROWS) as copied:
         with snapshot(database) as session:
@@ -84,6 +82,18 @@ def write_snapshot(
     )
     manifest.write(folder)
     return manifest
+
+
+def _reserve(folder: Path) -> None:
+    """Make the folder, and the file of its rows, which one of two processes alone can make. Raises Conflict."""
+    folder.mkdir(parents=True, exist_ok=True)
+    refusal = f"{folder} is not empty; name a new folder for the snapshot"
+    if any(folder.iterdir()):
+        raise Conflict(refusal)
+    try:
+        (folder / ROWS).touch(exist_ok=False)
+    except FileExistsError as error:
+        raise Conflict(refusal) from error
 
 
 def _copy_rows(session: Session, copied: Engine, collection: str | None, report: Report) -> dict[str, int]:

@@ -427,6 +427,23 @@ def test_a_missing_photo_is_named_and_the_rest_is_copied(service: Service, tmp_p
     restore(empty_service(tmp_path / "other"), tmp_path / "copy")
 
 
+def test_one_of_two_that_write_into_the_same_folder_is_refused(
+    resources: Resources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, home, touch = tmp_path / "snapshot", resources.settings.home, Path.touch
+    others = iter([write_snapshot])
+
+    def let_another_begin(path: Path, exist_ok: bool = True) -> None:
+        for write in others:
+            write(resources.database, home, folder, None, quiet)
+        touch(path, exist_ok=exist_ok)
+
+    monkeypatch.setattr(Path, "touch", let_another_begin)
+    with pytest.raises(Conflict, match="is not empty"):
+        write_snapshot(resources.database, home, folder, None, quiet)
+    check_snapshot(folder, quiet)
+
+
 def test_every_table_says_what_of_it_belongs_to_a_collection() -> None:
     assert list_unruled_tables() == []
 
