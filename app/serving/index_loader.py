@@ -99,8 +99,7 @@ class IndexLoader:
             with snapshot(self.resources.database) as session:
                 return self.build(session, loaded.key)
         started, change = time.monotonic(), loaded.state.change
-        with loaded.lock.gen_rlock():
-            ids = loaded.index.ids()
+        ids = loaded.read_ids()
         index = index_builder.assemble_index(
             ids,
             loaded.iterate_rows(ids),

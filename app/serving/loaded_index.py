@@ -90,6 +90,11 @@ class LoadedIndex:
         """Note whether rows, vectors and ids had equal counts at a change."""
         self.matches_table, self.compared_change, self.compared_at = matches, change, time.monotonic()
 
+    def read_ids(self) -> Ids:
+        """Return the pks of the faces in the index, rising: (N,)."""
+        with self.lock.gen_rlock():
+            return self.index.ids()
+
     def iterate_rows(self, ids: Ids) -> Iterator[EmbeddingBatch]:
         """Yield the rows of (n,) ids in batches; those that are removed meanwhile are left out."""
         for start in range(0, len(ids), ROWS_PER_READ):

@@ -56,7 +56,8 @@ class Index(Protocol):
     Nothing here assumes that the vectors lie in this process: an engine on another host satisfies the contract too. It
     may add vectors asynchronously until `finish_build` returns, and its snapshot may only name a remote collection.
 
-    Searches may run concurrently, but not during a change: the caller holds a lock that searches share.
+    Searches and reads of ids or rows may run concurrently, but not during a change: the caller holds a lock that they
+    share.
     """
 
     @classmethod

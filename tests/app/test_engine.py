@@ -87,7 +87,7 @@ def until(what: Callable[[], bool], seconds: float = 10) -> None:
 
 def indexed_faces(engine: Engine, collection: str = "staff", model: str | None = None) -> set[int]:
     with engine.use(collection, model=model) as serving:
-        return set(serving.index.ids().tolist())
+        return set(serving.loaded_index.read_ids().tolist())
 
 
 def served_change(engine: Engine) -> int:
@@ -447,7 +447,7 @@ def test_an_index_is_rebuilt_from_its_own_rows_and_catches_up(gallery: GalleryWr
     gallery.remove(gallery.pks[:5])
     gallery.add({MODEL.id: people(1, 1)[0]}, ["later"])
     assert loader.update(rebuilt, compare=True)
-    assert rebuilt.index.ids().tolist() == gallery.pks
+    assert rebuilt.read_ids().tolist() == gallery.pks
     np.testing.assert_array_equal(rebuilt.index.rows(np.array(gallery.pks[60:80])), rows[5:25])
 
 
@@ -455,7 +455,7 @@ def test_rows_that_are_removed_while_they_are_read_are_left_out(gallery: Gallery
     until(lambda: indexed_faces(engine) == set(gallery.pks))
     with engine.use("staff") as serving:
         index = serving.loaded_index
-    ids = index.index.ids()
+    ids = index.read_ids()
     batches = index.iterate_rows(np.append(ids, 10**9))
     assert [batch[0].tolist() for batch in batches] == [ids.tolist()]
 

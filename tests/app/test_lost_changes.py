@@ -33,16 +33,16 @@ def draw_rows(count: int) -> dict[str, Any]:
 def read_names(engine: Engine) -> dict[int, str | None]:
     """Return face -> subject of the faces of the index whose names are in memory."""
     with engine.use("staff") as serving:
-        ids = serving.deployment.champion.index.ids()
+        ids = serving.deployment.champion.read_ids()
         found = serving.deployment.faces.read(ids, 0.0)
         return {pk: face.subject for pk, face in found.items()}
 
 
 def read_vectors(engine: Engine) -> dict[int, bytes]:
     with engine.use("staff") as serving:
-        index = serving.deployment.champion.index
-        ids = index.ids()
-        return {pk: row.tobytes() for pk, row in zip(ids.tolist(), index.rows(ids), strict=True)}
+        index = serving.deployment.champion
+        pks, rows = index.read_rows(index.read_ids())
+        return {pk: row.tobytes() for pk, row in zip(pks.tolist(), rows, strict=True)}
 
 
 def lose_changes_since(resources: Resources, change: int, last_pk: int) -> None:

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ def engines(resources: Resources) -> Iterator[tuple[Engine, Engine]]:
 def read_served(engine: Engine) -> tuple[set[int], dict[int, str | None]]:
     """Return the faces of the index, and pk -> subject by the names in memory."""
     with engine.use("staff") as serving:
-        ids = serving.deployment.champion.index.ids()
+        ids = serving.deployment.champion.read_ids()
         names = serving.deployment.faces.read(np.arange(2 * CHANGES + FACES_AT_FIRST + 1), time.time())
         return set(ids.tolist()), {pk: face.subject for pk, face in names.items()}
 
@@ -38,12 +39,10 @@ def test_a_paused_follower_catches_up(
     gallery = GalleryWriter(resources).make(MODEL)
     draw = np.random.default_rng(0)
     gallery.add({MODEL.id: draw.standard_normal((FACES_AT_FIRST, 8)).astype(np.float32)}, ["p0"] * FACES_AT_FIRST)
-    expected = dict.fromkeys(gallery.pks, "p0")
+    expected: dict[int, str | None] = dict.fromkeys(gallery.pks, "p0")
 
-    def agrees(engine: Engine) -> bool:
-        return read_served(engine) == (set(expected), expected)
-
-    wait_for(lambda: agrees(first) and agrees(paused))
+    wait_to_agree(first, expected)
+    wait_to_agree(paused, expected)
     go_on = pause_follower(paused, monkeypatch)
     before = read_served(paused)
     for change in range(CHANGES):
@@ -55,10 +54,17 @@ def test_a_paused_follower_catches_up(
             name = f"p{change % 7}"
             gallery.add({MODEL.id: draw.standard_normal((1, 8)).astype(np.float32)}, [name])
             expected[gallery.pks[-1]] = name
-    wait_for(lambda: agrees(first))
+    wait_to_agree(first, expected)
     assert read_served(paused) == before, "it was paused"
     go_on.set()
-    wait_for(lambda: agrees(paused))
+    wait_to_agree(paused, expected)
+
+
+def wait_to_agree(engine: Engine, expected: dict[int, str | None]) -> None:
+    """Wait until the index and the names of an engine are as expected: pk -> subject."""
+    with suppress(AssertionError):
+        wait_for(lambda: read_served(engine) == (set(expected), expected))
+    assert read_served(engine) == (set(expected), expected)
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:

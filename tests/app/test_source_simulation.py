@@ -179,7 +179,7 @@ def test_new_faces_are_served_while_sources_are_simulated(
     with open_engine(gallery.resources) as engine:
         assert has_begun.wait(60)
         gallery.add({model.id: np.ones((1, DIM), np.float32)}, [None])
-        until(lambda: gallery.pks[-1] in serving_index(engine).index.ids(), seconds=10)
+        until(lambda: gallery.pks[-1] in serving_index(engine).read_ids(), seconds=10)
         may_end.set()
 
 

@@ -300,8 +300,7 @@ def _search_gallery(
     If people may have lost the next person, who kept them from being named, the gallery as it is now is searched, too.
     """
     started = time.monotonic()
-    with index.lock.gen_rlock():
-        indexed = index.index.ids()
+    indexed = index.read_ids()
     everybody = read_faces(session, index.key.collection)
     usable = np.setdiff1d(np.intersect1d(everybody.ids, indexed), read_refused_faces(session, index.key.collection))
     limit = int(np.clip(MAX_MULTIPLICATIONS / max(1, len(usable) * index.dim), MIN_PROBES, MAX_PROBES))

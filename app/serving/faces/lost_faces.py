@@ -5,7 +5,6 @@ Their numbers, and the pks of their faces, are then given again, so neither tell
 another history.
 """
 
-import numpy as np
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
@@ -39,7 +38,7 @@ def identify_database(session: Session) -> DatabaseIdentity:
 
 def hash_contents(index: LoadedIndex, faces: FaceTable) -> str:
     """Return the SHA-256 of which faces an index holds, by their ids, and of the compensation of its rows."""
-    pks = np.sort(index.index.ids())
+    pks = index.read_ids()
     return hash_bytes(pks.tobytes() + faces.read_face_ids(pks).tobytes() + index.compensation.sha256.encode())
 
 
@@ -50,8 +49,7 @@ def take_out_lost(index: LoadedIndex, known: FaceTable, stored: FaceTable) -> in
     known: the faces that this process has served; stored: those of the table
     """
     with index.update_lock:
-        with index.lock.gen_rlock():
-            pks = index.index.ids()
+        pks = index.read_ids()
         face_ids = known.read_face_ids(pks)
         lost = pks[(face_ids != stored.read_face_ids(pks)) | (face_ids == b"")]
         index.apply(lost, (), index.state.change)
