@@ -23,7 +23,7 @@ from app.snapshots.erased_rows import Check, count_rows, drop_unnamed_files, era
 from app.snapshots.files import BLOBS
 from app.snapshots.manifest import FILES, SnapshotManifest
 from app.snapshots.reader import copy_rows
-from app.snapshots.rows import list_copied_tables, open_rows, seal_rows
+from app.snapshots.rows import list_copied_tables, open_rows, raise_unless_damaged, seal_rows
 from app.storage.blob_store import Blobs
 from app.storage.snapshot_folders import MANIFEST, delete_folder, delete_path, lock_folder
 from ml.files import hash_file
@@ -45,7 +45,8 @@ def erase_from_snapshot(
     """Erase from a complete snapshot. A snapshot of a deleted collection alone, or one that is damaged, is deleted.
 
     check_lease: raises what ends the work if another worker has taken it over
-    Raises NotFound if the folder holds no complete snapshot, Busy if another process is at it, OSError.
+    Raises NotFound if the folder holds no complete snapshot, Busy if another process is at it or the disk is full,
+    OSError.
     """
     manifest = None
     try:
@@ -54,7 +55,9 @@ def erase_from_snapshot(
         if not concerned:
             return SnapshotErasure(manifest)
         return _rewrite(folder, manifest, concerned, check, check_lease)
-    except (Invalid, DatabaseError, tarfile.TarError):
+    except (Invalid, DatabaseError, tarfile.TarError) as error:
+        if isinstance(error, DatabaseError) and manifest is not None and _holds_its_rows(folder, manifest):
+            raise_unless_damaged(error)
         with lock_folder(folder):
             check_lease()
             if manifest is not None:
@@ -145,6 +148,13 @@ def _check_unchanged(folder: Path, read: SnapshotManifest) -> None:
     """Raises Busy if the manifest is not the one that was read, Invalid if it is damaged."""
     if SnapshotManifest.read(folder) != read:
         raise Busy(REWRITTEN)
+
+
+def _holds_its_rows(folder: Path, manifest: SnapshotManifest) -> bool:
+    try:
+        return hash_file(folder / manifest.rows_file) == manifest.rows_sha256
+    except FileNotFoundError:  # another process has replaced the snapshot
+        return False
 
 
 def _is_whole(path: Path, manifest: SnapshotManifest) -> bool:

@@ -19,7 +19,7 @@ from app.errors import Invalid
 from app.snapshots.files import SnapshotFile, check_path, read_files
 from app.snapshots.manifest import FILES, ROWS, SnapshotManifest
 from app.snapshots.row_checks import check_rows
-from app.snapshots.rows import SNAPSHOT_FILES, Report
+from app.snapshots.rows import SNAPSHOT_FILES, Report, raise_unless_damaged
 from ml.files import hash_file, parse_json
 
 FILES_PER_REPORT = 500
@@ -74,8 +74,8 @@ def open_snapshot(folder: Path) -> Iterator[OpenedSnapshot]:
 def _refuse_unreadable_rows(folder: Path, context: ExceptionContext) -> None:
     """Raises Invalid in place of an error in the rows themselves, which would be taken for a database that is away."""
     error = context.original_exception
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)  # a text that is not UTF-8 has none
-    if isinstance(error, sqlite3.OperationalError) and code == sqlite3.SQLITE_ERROR:
+    if isinstance(error, sqlite3.OperationalError):
+        raise_unless_damaged(error)
         raise _make_unreadable_error(folder, error) from error
 
 
@@ -86,7 +86,7 @@ def _make_unreadable_error(folder: Path, error: Exception) -> Invalid:
 def copy_rows(folder: Path, manifest: SnapshotManifest, path: Path) -> None:
     """Copy the rows of a snapshot, and bring the copy to the schema of this version.
 
-    Raises Invalid if they are damaged or of a later version.
+    Raises Invalid if they are damaged or of a later version, Busy if the disk is full.
     """
     rows = folder / manifest.rows_file
     if manifest.schema not in list_known_revisions():
@@ -105,6 +105,7 @@ def copy_rows(folder: Path, manifest: SnapshotManifest, path: Path) -> None:
     try:
         upgrade_database(f"sqlite:///{path}", None)
     except DatabaseError as error:
+        raise_unless_damaged(error)
         raise Invalid(f"the rows of {folder} cannot be brought to this version: {error.orig}") from error
     _check_names(folder, path)
 
@@ -116,6 +117,7 @@ def _check_schema(folder: Path, path: Path) -> None:
         with closing(sqlite3.connect(path)) as rows:
             extra = rows.execute(f"select type, name from sqlite_master where not ({is_plain}) limit 1").fetchone()
     except sqlite3.DatabaseError as error:
+        raise_unless_damaged(error)
         raise _make_unreadable_error(folder, error) from error
     if extra:
         raise Invalid(f"{folder} was altered: it has the {extra[0]} {extra[1]!r}, where only tables belong")
@@ -129,6 +131,7 @@ def _check_names(folder: Path, path: Path) -> None:
             try:
                 forged = rows.execute(f"select {column} from {table} where {bad} limit 1").fetchone()
             except sqlite3.OperationalError as error:
+                raise_unless_damaged(error)
                 raise _make_unreadable_error(folder, error) from error
             if forged:
                 raise Invalid(f"{folder} was altered: {forged[0]!r} cannot be the {column} of a row of {table}")

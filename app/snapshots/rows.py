@@ -1,7 +1,8 @@
 """Copy rows between databases, in the table `snapshot_files` of a snapshot's rows too."""
 
+import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,8 +22,10 @@ from sqlalchemy import (
     select,
     text,
 )
+from sqlalchemy.exc import DatabaseError
 from sqlalchemy.orm import Session
 
+from app.db.failures import describe_failure
 from app.db.migrate import upgrade_database
 from app.db.tables import Base
 from app.snapshots.contents import NEVER_COPIED
@@ -78,6 +81,14 @@ def _make_empty_rows() -> bytes:
         return path.read_bytes()
 
 
+def raise_unless_damaged(error: DatabaseError | sqlite3.Error) -> None:
+    """Raises Busy for an error of SQLite that says nothing of the rows, as on a full disk: later, they can be read."""
+    original = error.orig if isinstance(error, DatabaseError) else error
+    code = getattr(original, "sqlite_errorcode", sqlite3.SQLITE_ERROR)  # a text that is not UTF-8 has none
+    if isinstance(original, sqlite3.OperationalError) and code != sqlite3.SQLITE_ERROR:
+        raise describe_failure(error) from error
+
+
 def open_rows(path: Path) -> Engine:
     """Open the rows of a snapshot, so that what is deleted takes with it what belongs to it."""
     rows = create_engine(f"sqlite:///{path}")
@@ -86,12 +97,17 @@ def open_rows(path: Path) -> Engine:
 
 
 def seal_rows(path: Path) -> None:
-    """Bring all of a snapshot's rows into the one file, without what was deleted from it."""
+    """Bring all of a snapshot's rows into the one file, without what was deleted from it.
+
+    Raises OperationalError if the disk is full.
+    """
     database = create_engine(f"sqlite:///{path}", isolation_level="AUTOCOMMIT")
-    with closing(database.raw_connection()) as connection:
-        for statement in ("PRAGMA journal_mode=DELETE", "VACUUM"):
-            connection.cursor().execute(statement)
-    database.dispose()
+    try:
+        with database.connect() as connection:
+            for statement in ("PRAGMA journal_mode=DELETE", "VACUUM"):
+                connection.exec_driver_sql(statement)
+    finally:
+        database.dispose()
     sync_path(path)
 
 

@@ -1,5 +1,6 @@
 """Snapshots over HTTP: taken, restored beside their collection, and without what is erased in the service."""
 
+import resource
 import shutil
 import tarfile
 import threading
@@ -250,6 +251,37 @@ def test_an_interrupted_erasure_from_a_snapshot_is_done_again(
     work_until(staff, lambda: read_state(staff, erasure) == "final")
     assert not holds(folder, image)
     assert len(list(folder.iterdir())) == 3
+    assert check_snapshot(folder, quiet).rows["faces"] == 2
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("step", ["erase_from_rows", "seal_rows"])
+def test_a_snapshot_is_kept_and_its_erasure_goes_on_where_the_disk_fails(
+    staff: Resources, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """A limit on the size of files stands for a full disk: to SQLite, both are errors that say nothing of the rows."""
+    folder, image = take_directly(staff, "kept"), find_image(staff, "s0")
+    erasure, failures = erase_subject(staff), list[Exception]()
+    original = getattr(snapshot_erasure, step)
+
+    def fail(*arguments: Any) -> Any:
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+        try:
+            return original(*arguments)
+        except Exception as error:
+            failures.append(error)
+            raise
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(snapshot_erasure, step, fail)
+        work_until(staff, lambda: bool(failures))
+    assert [str(failure).count("disk") for failure in failures] == [1] * len(failures)
+    assert read_state(staff, erasure) == "pending"
+    work_until(staff, lambda: read_state(staff, erasure) == "final")
+    assert not holds(folder, image)
     assert check_snapshot(folder, quiet).rows["faces"] == 2
 
 
