@@ -1,9 +1,13 @@
 """Give back the pages of deleted rows, so that the files of a database hold nothing of them."""
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 
+import numpy as np
 from sqlalchemy import Engine, text
 
 from app.db.failures import describe_failure
@@ -15,6 +19,11 @@ TABLES_WITH_FACES = (
     "faces", "subjects", "labels", "embeddings", "face_coordinates", "clustered_faces", "face_clusters", "answers",
     "jobs", "job_items", "trainings", "evaluations", "deployments", "erasures",
 )  # fmt: skip
+PAGE_SIZE_OFFSET = 16
+PAGES_PER_BLOCK = 1_024
+INTERIOR_TYPES, LEAF_TYPES = (2, 5), (10, 13)
+"""The first byte of a page of a B-tree. Pages of other kinds begin with a page number or with zeros."""
+INTERIOR_HEADER_BYTES, LEAF_HEADER_BYTES = 12, 8
 
 
 def compact_deleted(database: Engine) -> bool:
@@ -70,3 +79,33 @@ def _open_cursor(database: Engine) -> Iterator[sqlite3.Cursor]:
         raise describe_failure(error) from error
     finally:
         connection.close()
+
+
+def read_unused_bytes(path: Path) -> Iterator[bytes]:
+    """Yield what lies between the pointers and the rows of the pages of a database, if it is not only zeros.
+
+    SQLite overwrites deleted rows (`secure_delete`), but not always an earlier copy of a row that it has moved while it
+    balanced a tree. What is still in the write-ahead log is not read.
+    """
+    file = _keep_open(path, path.stat().st_ino)
+    page_bytes = int.from_bytes(os.pread(file, 2, PAGE_SIZE_OFFSET), "big")
+    page_bytes = 65_536 if page_bytes == 1 else page_bytes
+    offset = page_bytes  # the first page holds the schema alone
+    while block := os.pread(file, PAGES_PER_BLOCK * page_bytes, offset):
+        offset += len(block)
+        pages = np.frombuffer(block, np.uint8, len(block) // page_bytes * page_bytes).reshape(-1, page_bytes)
+        for page in pages[np.isin(pages[:, 0], (*INTERIOR_TYPES, *LEAF_TYPES))]:
+            header_bytes = INTERIOR_HEADER_BYTES if page[0] in INTERIOR_TYPES else LEAF_HEADER_BYTES
+            cells, start = (int.from_bytes(page[at : at + 2].tobytes(), "big") for at in (3, 5))
+            unused = page[header_bytes + 2 * cells : start or 65_536]
+            if unused.any():
+                yield unused.tobytes()
+
+
+@cache
+def _keep_open(path: Path, inode: int) -> int:
+    """Open a database to read its bytes, for as long as the process runs.
+
+    To close it would release the locks that all connections of the process hold on it.
+    """
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -12,8 +12,9 @@ from typing import Any
 
 from sqlalchemy import Engine, MetaData, Row, Table, select
 
+from app.db.compaction import read_unused_bytes
 from app.db.session import reading
-from app.db.tables import Face
+from app.db.tables import Base, Face
 from app.storage.blob_store import Blobs
 from app.storage.fingerprints import MAX_BYTES, FingerprintFinder
 from app.storage.segments.collection_segments import is_segment
@@ -73,6 +74,19 @@ def scan_stores(database: Engine, home: Path, erased: ErasedBytes, report: Repor
     return _Scan(database, home, erased, report).run()
 
 
+def find_moved_rows(database: Engine, path: Path, erased: ErasedBytes) -> bool:
+    """Whether SQLite has left an earlier copy of something erased in its file. Texts of people who are stored do not
+    count.
+
+    path: of the file, without what is still in the write-ahead log
+    """
+    remnants = {identity for block in read_unused_bytes(path) for _, identity in erased.find(block)}
+    for table in TABLES_OF_PEOPLE if remnants else ():
+        for rows in _read_rows(database, Base.metadata.tables[table]):
+            remnants.difference_update(identity for _, identity in erased.find(_join_rows(rows)))
+    return bool(remnants)
+
+
 class _Scan:
     """One search. copied_faces: pks of stored faces in whose files something erased was found"""
 
@@ -106,8 +120,7 @@ class _Scan:
                 if table.name == "embeddings" and self.copied_faces:
                     copied = [row.vector for row in rows if row.face_pk in self.copied_faces]
                     self.result.copies.update(mac for vector in copied for _, mac in self.erased.find(vector))
-                block = b"\n".join(data for row in rows for value in row for data in _encode(value))
-                for kind, identity in self._find(block):
+                for kind, identity in self._find(_join_rows(rows)):
                     if kind == "text" and table.name in TABLES_OF_PEOPLE:
                         self.result.in_use.add(identity)
                     elif identity not in self.result.in_use | self.result.copies:
@@ -177,6 +190,10 @@ def _read_rows(database: Engine, table: Table) -> Iterator[Sequence[Row[Any]]]:
         connection.execution_options(yield_per=ROWS_PER_BLOCK).execute(select(table)) as rows,
     ):
         yield from rows.partitions()
+
+
+def _join_rows(rows: Sequence[Row[Any]]) -> bytes:
+    return b"\n".join(data for row in rows for value in row for data in _encode(value))
 
 
 def _encode(value: Any) -> list[bytes]:

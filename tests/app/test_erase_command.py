@@ -98,13 +98,13 @@ def test_bytes_in_a_table_are_found(staff: Resources) -> None:
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_bytes_in_free_pages_are_found_and_go_when_the_database_is_written_anew(staff: Resources) -> None:
     path = staff.settings.home / "likeness.sqlite"
+    receipt = erase(staff)
     with closing(sqlite3.connect(path)) as earlier:  # as a version without secure_delete did
         earlier.execute("pragma secure_delete = off")
         earlier.execute("create table scrap (data text)")
         earlier.execute("insert into scrap values (?)", (NAME,))
         earlier.execute("delete from scrap")
         earlier.commit()
-    receipt = erase(staff)
     result = run(staff, "verify", receipt.id)
     assert result.exit_code == 1
     assert "FOUND text in likeness.sqlite" in result.output

@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import func, select, update
 
 from app.config import Settings
+from app.db.compaction import compact_deleted
 from app.db.session import reading, writing
 from app.db.tables import Erasure, Face, Job, JobItem, StoredResponse, Subject, now
 from app.errors import Conflict
@@ -20,6 +21,7 @@ from app.publishing import pointers
 from app.queue import jobs
 from app.queue.messages import ExamineGallery
 from app.resources import Resources
+from tests.app.test_compaction import write_into_unused_bytes
 from tests.erasure_traces import NOTE, OTHER, SUBJECT, find_traces, leave_traces
 from tests.flows.test_training import train
 from tests.service import ERASURE_DELAY_SECONDS, ERASURE_RETRY_SECONDS, Service, run_service
@@ -176,6 +178,20 @@ def erase_subject(resources: Resources, subject_id: str = "s0") -> str:
     with writing(resources.database) as session:
         locked = pointers.lock_collection(session, "staff")
         return subjects.erase_subject(session, locked, subjects.get_subject(session, "staff", subject_id)).erasure
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_an_earlier_copy_of_a_row_that_sqlite_has_moved_is_erased(staff: Resources) -> None:
+    file = staff.settings.home / "likeness.sqlite"
+    names = {"s0": b"employee-of-before", "s1": b"employee-who-stays"}
+    with writing(staff.database) as session:
+        for subject in session.scalars(select(Subject)):
+            subject.external_id = names[subject.id].decode()
+    assert compact_deleted(staff.database)
+    write_into_unused_bytes(file, b" ".join(names.values()))
+    erasure = erase_subject(staff)
+    work_until(staff, lambda: read_state(staff, erasure) == "final")
+    assert [name for name in names.values() if name in file.read_bytes()] == [names["s1"]]
 
 
 def run_examination(resources: Resources) -> str:

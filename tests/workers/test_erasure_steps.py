@@ -315,7 +315,8 @@ def test_a_sample_is_taken_from_the_middle_of_a_file(tmp_path: Path) -> None:
     assert read_sample(blobs, "staff", "photos/no/none") == b""
 
 
-READY = {"removed_files": {"photos": 1, "crops": 2, "descriptors": 0}, "fingerprints": {"photos/x": {"mac": "f"}}}
+PRINT = {"kind": "photo", "length": 8, "prefix": 1, "mac": "f"}
+READY = {"removed_files": {"photos": 1, "crops": 2, "descriptors": 0}, "fingerprints": {"photos/x": PRINT}}
 
 
 def test_a_complete_erasure_has_a_signed_receipt_and_no_names(resources: Resources) -> None:
@@ -346,7 +347,7 @@ def test_a_complete_erasure_has_a_signed_receipt_and_no_names(resources: Resourc
     fingerprinter = Fingerprinter(key)
     texts = (b"a badge of hers", b"a%20badge%20of%20hers")
     made = [*fingerprinter.make_all("text", texts), fingerprinter.make("vector", bytes(range(64)))]
-    assert final.fingerprints == [*(print.to_dict() for print in made if print), {"mac": "f"}]
+    assert final.fingerprints == [*(print.to_dict() for print in made if print), PRINT]
 
 
 def test_an_erasure_without_a_subject_and_with_many_faces_lists_the_first(
