@@ -63,6 +63,11 @@ class Criteria:
         return len(self.tasks) > 1
 
     @property
+    def names_people(self) -> bool:
+        """Whether a match says who somebody is: faces of two people may be the same by another criterion."""
+        return not self.is_mix and self.first.task == BUILT_IN_TASK
+
+    @property
     def is_compensated(self) -> bool:
         """Whether embeddings of one of the tasks are corrected for their source."""
         return any(c.served.loaded_index.compensation.has_corrections for c in self.tasks)
@@ -128,12 +133,16 @@ def check_tasks_enabled(session: Session | None, tasks: Sequence[str]) -> None:
 def choose_threshold(criteria: Criteria, params: SearchParams) -> AcceptanceThreshold:
     """Return the threshold that was requested, by default that of the false positive identification rate.
 
+    Of tasks that name nobody, nothing is accepted or rejected by default.
+
     Raises Conflict if one was requested and nothing is calibrated.
     """
     if criteria.is_mix:
         return AcceptanceThreshold(None)
     if params.fmr is not None or params.threshold is not None:
         return make_pair_threshold(criteria.scores, params.fmr, params.threshold)
+    if not criteria.names_people:
+        return AcceptanceThreshold(None, rule=criteria.scores.rule)
     served = criteria.first
     doubt = OUTDATED if served.validity.is_outdated else PARTIAL if _is_partial(served, params) else None
     return make_person_threshold(criteria.scores, params.fpir, served.usable_face_count, doubt)

@@ -38,7 +38,7 @@ class AcceptanceThreshold:
     """The limit up to which matches are accepted.
 
     kind: what the limit applies to: the person distance for fpir, the distance of a face for fmr and similarity; None:
-        nothing is calibrated, or several tasks are mixed, and nothing is accepted or rejected
+        nothing is calibrated, or the tasks name nobody, and nothing is accepted or rejected
     possible_distance: for fpir, up to here a person is a possible match; rule: how person distances are computed
     nameless_distance, nameless_possible_distance: the same for the distance of a face without a name
     """

@@ -292,8 +292,12 @@ def _decide(
 ) -> FaceDecision:
     """Decide who a face is: by labels if it is enrolled and they say so, else from the nearest people.
 
-    People whom labels reject are passed over, and hubs. subjects: offset -> the name of the person, of some matches
+    People whom labels reject are passed over, and hubs. Tasks other than identity name nobody.
+
+    subjects: offset -> the name of the person, of some matches
     """
+    if not search.criteria.names_people:
+        return None, None
     corrections = of_query.corrections
     if corrections.confirmed is not None:
         subject = name_person(search.criteria.first.deployment.constraints, corrections.confirmed)

@@ -18,6 +18,7 @@ from pydantic import (
 
 from app.db import examples
 from app.db.field_types import MAX_INTEGER, NO_NUL, CollectionName, QuerySource, TaskName
+from app.db.tables import BUILT_IN_TASK
 from app.errors import Invalid
 from app.search.filters import Filter, check_filter_size
 
@@ -129,6 +130,8 @@ class SearchParams(BaseModel):
             raise ValueError("a weight must be above 0; leave out a task that should not count")
         if len(named) > 1 and any(limit is not None for limit in (self.threshold, self.fmr, self.fpir)):
             raise ValueError("a mix of tasks is not calibrated: fpir, fmr and threshold need a single task")
+        if self.fpir is not None and named[0].partition(":")[0] != BUILT_IN_TASK:
+            raise ValueError("fpir is how many strangers the task identity may name; for other tasks, give fmr instead")
         return self
 
     @model_validator(mode="after")

@@ -135,7 +135,7 @@ class ScoreOut(TypedDict):
             "(`threshold.evidence.rule`). null beyond the ten nearest people, for verify, and for a mix of tasks"
         ),
     ]
-    passes: Annotated[bool | None, field("whether it is accepted at `threshold`; null: not calibrated")]
+    passes: Annotated[bool | None, field("whether it is accepted at `threshold`; null: there is none")]
 
 
 class GridOut(TypedDict):
@@ -222,7 +222,8 @@ class FaceResult(TypedDict):
         Decision | None,
         field(
             "match: this is `subject`, at the rate of `threshold`; possible: the first match is worth a look; unknown: "
-            "probably nobody who is enrolled. null: not calibrated, or a mix of tasks"
+            "probably nobody who is enrolled. null: not calibrated, a mix of tasks, or another task than "
+            "identity, which names nobody"
         ),
     ]
     subject: Annotated[
@@ -297,7 +298,8 @@ class TaskShare(TypedDict):
 
 class SearchOut(TypedDict):
     """The answer of a search. `m`: cells probed; `fraction`: distances computed / faces in the index; `calibrated`:
-    whether similarities are known; `threshold`: the basis of `decision` and `passes`, null if nothing is calibrated.
+    whether similarities are known; `threshold`: the basis of `decision` and `passes`, null if nothing is calibrated,
+    and by default for tasks other than identity.
 
     For a mix of tasks, `tasks` describes each of them, `model` and `index_generation` list those of all tasks, `m` is
     the largest and `fraction` the sum. `complete`: no face in the probed cells that is missing here is nearer."""

@@ -135,6 +135,22 @@ def test_a_mixed_search_names_faces_as_the_task_that_is_ahead_has_them() -> None
     assert Criteria((Criterion(served(new)), Criterion(served(None)))).faces is None
 
 
+def test_a_task_other_than_identity_names_nobody(api: Api, gallery: GalleryWriter) -> None:
+    query = face_ids(gallery)[0]
+    by_identity = search(api, query, task="identity").json()
+    assert (by_identity["threshold"]["kind"], by_identity["faces"][0]["decision"] is None) == ("fpir", False)
+    body = search(api, query, task="age").json()
+    face = body["faces"][0]
+    assert body["threshold"] is face["decision"] is face["subject"] is None
+    assert [(m["passes"], m["person_distance"] is None) for m in face["matches"]] == [(None, False)] * 10
+    assert (body["calibrated"], face["matches"][0]["similarity"] is None) == (True, False)
+    filtered = search(api, query, task="age", fmr=0.05).json()
+    assert (filtered["threshold"]["kind"], filtered["faces"][0]["decision"]) == ("fmr", None)
+    assert {m["passes"] for m in filtered["faces"][0]["matches"]} == {True}
+    refused = search(api, query, task="age", fpir=0.01)
+    assert (refused.status_code, "give fmr instead" in refused.text) == (422, True)
+
+
 def test_a_mixed_search_states_its_weights_and_gives_no_probability(api: Api, gallery: GalleryWriter) -> None:
     answer = search(api, face_ids(gallery)[0], limit=3)
     body, match = answer.json(), matches(answer)[0]
