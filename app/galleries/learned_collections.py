@@ -7,6 +7,9 @@ COLLECTIONS_CREATED_AT = "collections_created_at"
 """The part of a model's provenance that holds when each collection was created, beside `changes`."""
 CONTINUED_CHANGES = "continued_changes"
 """The part of a model's provenance that holds what the models that it continued had learned from: see `changes`."""
+OPEN_SET_ELSEWHERE = "open_set_elsewhere"
+"""The part of a model's provenance that holds how people held out of its training score in the collections that it read
+besides its own."""
 
 
 def list_learned_changes(provenance: Mapping[str, Any]) -> dict[str, int]:

@@ -13,7 +13,7 @@ from app.db.visibility import ALL_ROWS
 from app.deps.caller import Caller, Role
 from app.deps.job_response import JobOut, point_to_job
 from app.errors import Conflict, Forbidden
-from app.galleries.learned_collections import COLLECTIONS_CREATED_AT, CONTINUED_CHANGES
+from app.galleries.learned_collections import COLLECTIONS_CREATED_AT, CONTINUED_CHANGES, OPEN_SET_ELSEWHERE
 from app.learning.plan import Plan
 from app.learning.refit import WITHOUT, WITHOUT_PKS, make_refit
 from app.models.schemas import DeployedAt, ModelInFull, ModelOut, PublishAtIn, PublishedOut, RefitIn, RefitStarted
@@ -25,7 +25,7 @@ from app.storage.audit_log.notes import note_audited
 from app.storage.installation_key import InstallationKey
 from app.storage.recognisers.default_recogniser import BUILT_IN_MODELS
 
-NAMING_COLLECTIONS = ("changes", CONTINUED_CHANGES, COLLECTIONS_CREATED_AT, WITHOUT, WITHOUT_PKS)
+NAMING_COLLECTIONS = ("changes", CONTINUED_CHANGES, COLLECTIONS_CREATED_AT, OPEN_SET_ELSEWHERE, WITHOUT, WITHOUT_PKS)
 """Parts of a model's provenance that are objects by collection."""
 SHOWN_TO_ALL = ("made", "holdout", "by_held_out", "open_set")
 """Parts that say nothing of the data; others are shown only to keys for all collections that it was learned from."""

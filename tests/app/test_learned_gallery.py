@@ -61,6 +61,17 @@ def strangers(resources: Resources, model: Model) -> tuple[list[tuple[str, int]]
     return [(searches.source, searches.people) for searches in calibration.strangers], calibration.optimistic
 
 
+def test_searches_in_another_collection_of_the_training_stand_for_it_while_it_is_there(resources: Resources) -> None:
+    of_staff = StrangerSearches.from_distances("held-out", np.linspace(4, 8, 45), np.arange(45), 100)
+    elsewhere = {"staff": OpenSetCalibration(DecisionRule(), (of_staff,)).to_dict()}
+    read_both = LEARNED | {"changes": {"studio": 1, "staff": 1}, "open_set_elsewhere": elsewhere}
+    model = replace(make_model("m-learned"), provenance=read_both)
+    gallery = enrol(resources, "staff", model, ())
+    assert strangers(resources, model) == ([("held-out", 45)], True), "not the 50 of the training's collection"
+    gallery.remove(gallery.pks[:80])
+    assert strangers(resources, model) == ([], True)
+
+
 @pytest.mark.parametrize("is_original_there", [True, False])
 def test_people_of_a_copy_are_no_strangers_to_a_model_that_has_learned_from_the_original(
     resources: Resources, is_original_there: bool

@@ -87,7 +87,7 @@ def read_people(count: int, photos: int = 2, named: int | None = None, labelled:
 def test_of_few_people_other_fits_hold_others_out(count: int, share: float, fits: int) -> None:
     data = read_people(count)
     held_out = choose_held_out_faces(data, share)
-    further = choose_further_holdouts(data, held_out, "c")
+    further = choose_further_holdouts(data, held_out, {"c": 160})
     assert len(further) == fits
     assert max(np.sum([held_out, *further], axis=0)) == 1, "nobody is held out twice"
     people = [len(np.unique(data.people[chosen])) for chosen in further]
@@ -100,13 +100,26 @@ def test_of_few_people_other_fits_hold_others_out(count: int, share: float, fits
 )
 def test_no_fit_holds_others_out_where_enough_are_or_too_few_have_names(count: int, named: int, share: float) -> None:
     data = read_people(count, named=named)
-    assert not choose_further_holdouts(data, choose_held_out_faces(data, share), "c")
+    assert not choose_further_holdouts(data, choose_held_out_faces(data, share), {"c": 160})
 
 
 def test_those_whom_labels_compare_are_dealt_out_evenly() -> None:
     labelled = range(0, 200, 5)
     data = read_people(200, labelled=labelled)
     held_out = choose_held_out_faces(data, 0.2)
-    for fit in (held_out, *choose_further_holdouts(data, held_out, "c")):
+    for fit in (held_out, *choose_further_holdouts(data, held_out, {"c": 160})):
         left = set(labelled) - set(data.people[fit].tolist())
         assert len(left) >= len(labelled) / 2, "each fit has pairs to learn from"
+
+
+def test_people_of_two_collections_are_strangers_to_some_fit_and_to_one_at_most() -> None:
+    data = read_people(400)
+    faces = [replace(face, collection_id="c" if face.subject_pk in range(200) else "d") for face in data.faces]
+    data = replace(data, faces=faces)
+    held_out = choose_held_out_faces(data, 0.2)
+    further = choose_further_holdouts(data, held_out, {"c": 150, "d": 150})
+    assert max(np.sum([held_out, *further], axis=0)) == 1, "nobody is held out twice"
+    strangers = np.any([held_out, *further], axis=0)
+    for name in ("c", "d"):
+        assert len(np.unique(data.people[strangers & data.lies_in(name)])) >= 150
+    assert len(further) <= 4, "both are held out of the same fits"

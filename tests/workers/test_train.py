@@ -113,14 +113,15 @@ def test_in_a_small_collection_more_people_are_strangers_to_further_fits(
     assert strangers["people"] == second["report"]["held_out_people"], "the first has learned from all others"
 
 
-def test_strangers_are_searched_for_in_the_collection_of_the_training_alone(resources: Resources) -> None:
+def test_strangers_are_searched_for_in_each_collection_alone(resources: Resources) -> None:
     enrol(resources, "c", range(24), shots=4)
     enrol(resources, "d", range(100, 112), shots=3)
     sources = (Source(origin="subjects"), Source(origin="subjects", collection="d"))
     job, message = begin(resources, method="wpca", options={"dim": 6}, sources=sources)
     model = resources.models.get(train.train_model(message, context(resources, job))["model"])
     [strangers] = model.provenance["open_set"]["identity"]["strangers"]
-    assert strangers["gallery_faces"] == 96
+    [elsewhere] = model.provenance["open_set_elsewhere"]["d"]["strangers"]
+    assert (strangers["gallery_faces"], elsewhere["gallery_faces"]) == (96, 36)
 
 
 def test_a_model_that_continues_another_has_learned_from_its_collection_too(resources: Resources) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.galleries.learned_collections import CONTINUED_CHANGES
+from app.galleries.learned_collections import CONTINUED_CHANGES, OPEN_SET_ELSEWHERE
 from app.storage.model_cache import HOLDOUT_SUFFIX
 from ml.embedder_training.calibrations import TaskCalibrations
 from ml.embedders.base import Embedder
@@ -44,7 +44,7 @@ def make_candidate(
     measurement: of the holdout embedder, None where there is none
     continued_changes: what the model that it continues has learned from
     """
-    plan, strangers = prepared.plan, measurement.strangers if measurement else None
+    plan, strangers = prepared.plan, measurement.strangers if measurement else {}
     measured_report = measurement.report if measurement else make_unmeasured_report(prepared)
     report = measured_report | {"choice": embedder.notes.get("choice")}
     model_facts = {
@@ -52,7 +52,8 @@ def make_candidate(
         "collection": plan.collection,
         "plan": plan.model_dump(mode="json", by_alias=True),
         "by_held_out": list(calibrations.by_held_out),
-        "open_set": {"identity": strangers.to_dict()} if strangers else {},
+        "open_set": {"identity": strangers[plan.collection].to_dict()} if plan.collection in strangers else {},
+        OPEN_SET_ELSEWHERE: {name: of.to_dict() for name, of in strangers.items() if name != plan.collection},
         **({CONTINUED_CHANGES: dict(continued_changes)} if continued_changes else {}),
     }
     index = Spec(plan.index.name, dict(plan.index.options)) if plan.index else None

@@ -1,6 +1,6 @@
 """Measure a candidate on the held-out people, beside the models that serve."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,13 +23,13 @@ from workers.training.split import MIN_STRANGERS_HELD_OUT
 class CandidateMeasurement:
     """What was measured of a candidate.
 
-    strangers: how the held-out people score while they are not enrolled, in distances of the fit that serves; None
-        where this was not measured
+    strangers: collection -> how its held-out people score there while they are not enrolled, in distances of the fit
+        that serves
     """
 
     report: dict[str, Any]
     calibrations: TaskCalibrations
-    strangers: OpenSetCalibration | None
+    strangers: Mapping[str, OpenSetCalibration]
 
 
 def measure_candidate(
@@ -37,7 +37,7 @@ def measure_candidate(
     prepared: PreparedData,
     embedder: Embedder,
     serving: Embedder,
-    strangers: OpenSetCalibration | None,
+    strangers: Mapping[str, OpenSetCalibration],
 ) -> CandidateMeasurement:
     """Measure an embedder that was fitted without the held-out people.
 
@@ -75,14 +75,18 @@ def count_needed_strangers(strangers: OpenSetCalibration | None) -> int:
 
 def measure_strangers(
     context: JobContext, prepared: PreparedData, fits: Sequence[HoldoutFit], serving: Embedder
-) -> OpenSetCalibration | None:
-    """Search for the held-out people of the training's collection in it alone, as it will be searched.
+) -> dict[str, OpenSetCalibration]:
+    """Search for the held-out people of each collection in it alone, as it will be searched.
 
     fits: each without other people; serving: the same fit on everybody
-    Raises Interrupted.
+    Returns collection -> what was measured, of those where there was something to measure. Raises Interrupted.
     """
-    data, here = prepared.data, prepared.data.lies_in(prepared.plan.collection)
-    restricted = [HoldoutFit(fit.embedder, fit.held_out[here]) for fit in fits]
-    return measure_held_out_strangers(
-        restricted, serving, data.people[here], prepared.rows[here], names=data.names[here], check=context.check
-    )
+    data, measured = prepared.data, dict[str, OpenSetCalibration]()
+    for collection in data.collections:
+        here = data.lies_in(collection)
+        restricted = [HoldoutFit(fit.embedder, fit.held_out[here]) for fit in fits]
+        strangers = measure_held_out_strangers(
+            restricted, serving, data.people[here], prepared.rows[here], names=data.names[here], check=context.check
+        )
+        measured |= {} if strangers is None else {collection: strangers}
+    return measured

@@ -1,6 +1,8 @@
 """Split the people of the training data into those learned from and those held out to measure on."""
 
 import math
+from collections.abc import Mapping
+from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,15 +48,26 @@ def choose_held_out_faces(
 
 
 def choose_further_holdouts(
-    data: TrainingData, held_out: NDArray[np.bool_], collection: str, needed: int = MIN_STRANGERS_HELD_OUT
+    data: TrainingData, held_out: NDArray[np.bool_], needed: Mapping[str, int]
 ) -> list[NDArray[np.bool_]]:
     """Return (N,) which faces each further fit leaves out, so that enough people with names are strangers to some fit.
 
-    held_out: (N,) which faces are held out already; collection: in which these people are, that of the training
-    needed: how many must be strangers to one fit or another, if there are as many
+    held_out: (N,) which faces are held out already
+    needed: collection -> how many of its people must be strangers to one fit or another, if there are as many
     Everybody is held out at most once; those whom the task identity learns from, and others, are dealt out evenly.
     Empty where enough are held out already, where nobody is, or where too few people have names for a threshold.
     """
+    further = list[NDArray[np.bool_]]()
+    for collection, count in needed.items():
+        chosen = _choose_of_collection(data, np.any([held_out, *further], axis=0), collection, count)
+        nobody = np.zeros(len(held_out), np.bool_)
+        further = [a | b for a, b in zip_longest(further, chosen, fillvalue=nobody)]
+    return further
+
+
+def _choose_of_collection(
+    data: TrainingData, held_out: NDArray[np.bool_], collection: str, needed: int
+) -> list[NDArray[np.bool_]]:
     here = data.lies_in(collection)
     examples = next((e for e in data.tasks if e.task == "identity"), None)
     named = np.unique(data.people[(data.names >= 0) & here])

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,11 @@ class TrainingData:
     def names(self) -> Ids:
         """(N,) pk of the subject of each face, -1 if it has none."""
         return np.array([-1 if face.subject_pk is None else face.subject_pk for face in self.faces], np.int64)
+
+    @cached_property
+    def collections(self) -> list[str]:
+        """The collections whose faces it holds."""
+        return sorted({face.collection_id for face in self.faces})
 
     def lies_in(self, collection: str) -> NDArray[np.bool_]:
         """Return (N,) which faces the collection holds."""

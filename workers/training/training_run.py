@@ -39,8 +39,9 @@ def train_candidate(
     else:
         fits = [HoldoutFit(holdout_embedder, held_out)]
         strangers = measure_strangers(context, prepared, fits, embedder)
-        needed = 0 if plan.start_from else count_needed_strangers(strangers)
-        further = choose_further_holdouts(data, held_out, plan.collection, needed)
+        own_first = sorted(data.collections, key=lambda name: name != plan.collection)
+        needed = {} if plan.start_from else {c: count_needed_strangers(strangers.get(c)) for c in own_first}
+        further = choose_further_holdouts(data, held_out, needed)
         if further:
             report_further = reporter.phase("cross-fit", 800, 960)
             fits += fit_further_holdouts(prepared, further, report_further, like=holdout_embedder)

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from app.db.session import snapshot, writing
 from app.db.tables import Collection, Deployment, now
 from app.errors import NotFound
-from app.galleries.learned_collections import list_learned_changes
+from app.galleries.learned_collections import OPEN_SET_ELSEWHERE, list_learned_changes
 from app.galleries.measurements import DEFAULT_FMR
 from app.resources import Resources
 from app.serving import index_builder
@@ -238,7 +238,8 @@ def _measure_strangers(
     probes = replace(probes, is_named=probes.is_named & (known_counts == 0)[people.owners])
     if not gallery.is_trained_here:
         return measure_open_set(loaded, people, probes, None, DecisionRule()).to_dict(len(faces.ids))
-    kept, home_faces = _read_held_out_searches(loaded.model, loaded.key), gallery.count_home_faces(faces.ids)
+    kept, is_home = _read_held_out_searches(loaded.model, loaded.key)
+    home_faces = gallery.count_home_faces(faces.ids) if is_home else len(faces.ids)
     strangers = tuple(s for s in kept.strangers if home_faces >= MIN_GALLERY_SHARE * s.gallery_faces)
     if learned.effect is not None:
         carry = learned.effect.searches
@@ -246,12 +247,17 @@ def _measure_strangers(
     return measure_open_set(loaded, people, probes, strangers, kept.rule).to_dict(len(faces.ids))
 
 
-def _read_held_out_searches(model: Model, key: IndexKey) -> OpenSetCalibration:
-    """Return the searches of people held out of a training. None are left of a training by an earlier version, whose
-    searches hold for another fit than the one that serves."""
-    kept = model.provenance.get("open_set", {}).get(key.task)
+def _read_held_out_searches(model: Model, key: IndexKey) -> tuple[OpenSetCalibration, bool]:
+    """Return the searches of people held out of a training: of this collection if it read several, else of its own.
+
+    None are left of a training by an earlier version, whose searches hold for another fit than the one that serves.
+    The second value says whether they are of the collection of the training.
+    """
+    of_others = model.provenance.get(OPEN_SET_ELSEWHERE, {})
+    is_home = key.collection not in of_others
+    kept = model.provenance.get("open_set", {}).get(key.task) if is_home else of_others[key.collection]
     learned = OpenSetCalibration.from_dict(kept) if kept else None
-    return learned if learned and learned.version >= VERSION else OpenSetCalibration(DecisionRule())
+    return learned if learned and learned.version >= VERSION else OpenSetCalibration(DecisionRule()), is_home
 
 
 def _judge_by_held_out(calibration: Calibration, loaded: LoadedIndex, effect: CorrectionEffect | None) -> Calibration:
