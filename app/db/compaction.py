@@ -19,7 +19,7 @@ TABLES_WITH_FACES = (
     "faces", "subjects", "labels", "embeddings", "face_coordinates", "clustered_faces", "face_clusters", "answers",
     "jobs", "job_items", "trainings", "evaluations", "deployments", "erasures",
 )  # fmt: skip
-PAGE_SIZE_OFFSET = 16
+PAGE_SIZE_OFFSET, MAX_PAGE_BYTES = 16, 65_536
 PAGES_PER_BLOCK = 1_024
 INTERIOR_TYPES, LEAF_TYPES = (2, 5), (10, 13)
 """The first byte of a page of a B-tree. Pages of other kinds begin with a page number or with zeros."""
@@ -89,7 +89,7 @@ def read_unused_bytes(path: Path) -> Iterator[bytes]:
     """
     file = _keep_open(path, path.stat().st_ino)
     page_bytes = int.from_bytes(os.pread(file, 2, PAGE_SIZE_OFFSET), "big")
-    page_bytes = 65_536 if page_bytes == 1 else page_bytes
+    page_bytes = MAX_PAGE_BYTES if page_bytes == 1 else page_bytes  # its size does not fit into the two bytes
     offset = page_bytes  # the first page holds the schema alone
     while block := os.pread(file, PAGES_PER_BLOCK * page_bytes, offset):
         offset += len(block)
@@ -97,7 +97,7 @@ def read_unused_bytes(path: Path) -> Iterator[bytes]:
         for page in pages[np.isin(pages[:, 0], (*INTERIOR_TYPES, *LEAF_TYPES))]:
             header_bytes = INTERIOR_HEADER_BYTES if page[0] in INTERIOR_TYPES else LEAF_HEADER_BYTES
             cells, start = (int.from_bytes(page[at : at + 2].tobytes(), "big") for at in (3, 5))
-            unused = page[header_bytes + 2 * cells : start or 65_536]
+            unused = page[header_bytes + 2 * cells : start or MAX_PAGE_BYTES]
             if unused.any():
                 yield unused.tobytes()
 

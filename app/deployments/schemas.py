@@ -178,7 +178,10 @@ class DeploymentOut(BaseModel):
     challenger: str | None = Field(description="a model that can be searched by name, beside the champion")
     previous: str | None = Field(description="the model that a roll back restores")
     version: int
-    default_fpir: float = Field(description="the rate of strangers named, unless a search states another")
+    default_fpir: float = Field(
+        description="the rate of strangers named, unless a search states another; without effect "
+        "for tasks other than identity"
+    )
     label_policy: str = Field(description="list or refuse: what happens to a model that breaks labels")
     label_weights: str = Field(description="equal or agreement: how much the votes of labellers weigh")
     label_quorum: int = Field(description="how many labellers a majority needs")
@@ -291,7 +294,8 @@ class DeploymentIn(BaseModel):
         ge=1e-6,
         le=0.5,
         strict=True,
-        description="the share of strangers' searches that may name somebody, 0.000001 to 0.5",
+        description="the share of strangers' searches that may name somebody, 0.000001 to 0.5; without effect "
+        "for tasks other than identity",
     )
     label_policy: LabelPolicy = Field(
         "list",

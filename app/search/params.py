@@ -131,7 +131,9 @@ class SearchParams(BaseModel):
         if len(named) > 1 and any(limit is not None for limit in (self.threshold, self.fmr, self.fpir)):
             raise ValueError("a mix of tasks is not calibrated: fpir, fmr and threshold need a single task")
         if self.fpir is not None and named[0].partition(":")[0] != BUILT_IN_TASK:
-            raise ValueError("fpir is how many strangers the task identity may name; for other tasks, give fmr instead")
+            raise ValueError(
+                "fpir limits how often strangers are named, and only identity names people; give fmr instead"
+            )
         return self
 
     @model_validator(mode="after")

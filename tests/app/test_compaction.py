@@ -70,7 +70,7 @@ def write_into_unused_bytes(file: Path, text: bytes) -> None:
 
 
 def test_copies_of_deleted_rows_that_sqlite_leaves_are_among_the_unused_bytes(tmp_path: Path) -> None:
-    """By some versions of SQLite, as 3.40, one row in some thousand stays, in spite of `secure_delete`."""
+    """Some versions of SQLite, as 3.40, leave a few in spite of `secure_delete`."""
     file = tmp_path / "database.sqlite"
     draw = random.Random(0)
     database = sqlite3.connect(file, isolation_level=None)

@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from tests.rows import GalleryWriter, make_model
 CHANGES = int(os.environ.get("PAUSED_CHANGES", 200))
 MODEL = make_model("m-one")
 FACES_AT_FIRST = 40
+MAX_WAIT_SECONDS = 60.0
 
 
 @pytest.fixture
@@ -62,12 +62,13 @@ def test_a_paused_follower_catches_up(
 
 def wait_to_agree(engine: Engine, expected: dict[int, str | None]) -> None:
     """Wait until the index and the names of an engine are as expected: pk -> subject."""
-    with suppress(AssertionError):
-        wait_for(lambda: read_served(engine) == (set(expected), expected))
-    assert read_served(engine) == (set(expected), expected)
+    limit = time.monotonic() + MAX_WAIT_SECONDS
+    while (served := read_served(engine)) != (set(expected), expected) and time.monotonic() < limit:
+        time.sleep(0.02)
+    assert served == (set(expected), expected)
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = MAX_WAIT_SECONDS) -> None:
     limit = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < limit, "it did not come true in time"
