@@ -12,9 +12,8 @@ from typing import Any
 
 from sqlalchemy import Engine, MetaData, Row, Table, select
 
-from app.db.compaction import read_unused_bytes
 from app.db.session import reading
-from app.db.tables import Base, Face
+from app.db.tables import Face
 from app.storage.blob_store import Blobs
 from app.storage.fingerprints import MAX_BYTES, FingerprintFinder
 from app.storage.segments.collection_segments import is_segment
@@ -72,19 +71,6 @@ def scan_stores(database: Engine, home: Path, erased: ErasedBytes, report: Repor
     Bytes of a photo that is stored for another face are counted as copies. Raises OSError.
     """
     return _Scan(database, home, erased, report).run()
-
-
-def find_moved_rows(database: Engine, path: Path, erased: ErasedBytes) -> bool:
-    """Whether SQLite has left an earlier copy of something erased in its file. Texts of people who are stored do not
-    count.
-
-    path: of the file, without what is still in the write-ahead log
-    """
-    remnants = {identity for block in read_unused_bytes(path) for _, identity in erased.find(block)}
-    for table in TABLES_OF_PEOPLE if remnants else ():
-        for rows in _read_rows(database, Base.metadata.tables[table]):
-            remnants.difference_update(identity for _, identity in erased.find(_join_rows(rows)))
-    return bool(remnants)
 
 
 class _Scan:

@@ -183,15 +183,14 @@ def erase_subject(resources: Resources, subject_id: str = "s0") -> str:
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_an_earlier_copy_of_a_row_that_sqlite_has_moved_is_erased(staff: Resources) -> None:
     file = staff.settings.home / "likeness.sqlite"
-    names = {"s0": b"employee-of-before", "s1": b"employee-who-stays"}
+    short_name = b"s0-of-a"  # shorter than what the fingerprints of a receipt recognise
     with writing(staff.database) as session:
-        for subject in session.scalars(select(Subject)):
-            subject.external_id = names[subject.id].decode()
+        subjects.get_subject(session, "staff", "s0").external_id = short_name.decode()
     assert compact_deleted(staff.database)
-    write_into_unused_bytes(file, b" ".join(names.values()))
+    write_into_unused_bytes(file, short_name)
     erasure = erase_subject(staff)
     work_until(staff, lambda: read_state(staff, erasure) == "final")
-    assert [name for name in names.values() if name in file.read_bytes()] == [names["s1"]]
+    assert short_name not in file.read_bytes()
 
 
 def run_examination(resources: Resources) -> str:

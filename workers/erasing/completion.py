@@ -1,28 +1,25 @@
 """Complete erasures, those that wait together: scrub the tables, compact the database, and sign the receipts."""
 
 import base64
-import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from app.db.compaction import compact_deleted, rewrite_database
+from app.db.compaction import compact_deleted
 from app.db.session import reading, writing
 from app.db.tables import Erasure, Follower, now
 from app.galleries.erased_names import ErasedNames
 from app.galleries.erasure_receipts import MAX_LISTED_IDS, hash_photo, hash_subject, sign_receipt
-from app.galleries.erasure_scan import ErasedBytes, find_moved_rows
 from app.galleries.erasures import FINAL, PENDING, SCRUBBED
 from app.galleries.protocol_files import scrub_queued_evaluations
 from app.galleries.scrubbing import scrub_answers, scrub_job_items, scrub_reports
 from app.learning.refit import list_models_that_read
 from app.resources import Resources
 from app.serving.index_snapshots import SnapshotStore
-from app.storage.fingerprints import Fingerprint, Fingerprinter
+from app.storage.fingerprints import Fingerprinter
 from app.storage.text_encodings import list_text_encodings
 from workers.cleanup.stored_files import remove_unfinished_photos
 from workers.context import JobContext
@@ -30,10 +27,6 @@ from workers.erasing.blockers import find_blocker
 from workers.erasing.kept_snapshots import erase_from_kept_snapshots
 from workers.erasing.unfinished_restores import remove_unfinished_restores
 
-log = logging.getLogger("likeness.worker")
-
-MAX_REWRITTEN_BYTES = 256 * 2**20
-"""Of a larger database, earlier copies of rows stay: to write it anew would hold up all other writes for long."""
 MAX_ERASURES = 20
 """How many are completed together; other jobs have their turns between."""
 
@@ -57,7 +50,7 @@ def complete_erasures(context: JobContext) -> None:
         _note_scrubbed(resources, counts, ready)
     with writing(resources.database) as session:
         scrubbed = list(session.scalars(select(Erasure.id).where(Erasure.state == SCRUBBED)))
-    if (erased or scrubbed) and compact_deleted(resources.database) and _remove_moved_rows(resources, scrubbed):
+    if (erased or scrubbed) and compact_deleted(resources.database):
         _finish(resources, scrubbed)
 
 
@@ -159,25 +152,6 @@ def _make_fingerprints(resources: Resources, targets: dict[str, Any]) -> list[di
     made = fingerprinter.make_all("text", sorted(texts))
     made += fingerprinter.make_all("vector", map(base64.b64decode, targets["vectors"]))
     return [fingerprint.to_dict() for fingerprint in made] + list(targets["fingerprints"].values())
-
-
-def _remove_moved_rows(resources: Resources, erasures: Sequence[str]) -> bool:
-    """Write a database of SQLite anew if it holds earlier copies of erased rows, unless it is large.
-
-    Returns False if a reader prevents it: try again.
-    """
-    database = resources.database
-    path = Path(database.url.database or "")
-    if database.dialect.name != "sqlite" or path.stat().st_size > MAX_REWRITTEN_BYTES:
-        return True
-    with reading(database) as session:
-        stored = session.scalars(select(Erasure.fingerprints).where(Erasure.id.in_(erasures)))
-        fingerprints = [Fingerprint(**values) for of_erasure in stored for values in of_erasure]
-    erased = ErasedBytes(Fingerprinter(resources.installation_key).open_finder(fingerprints))
-    if not fingerprints or not find_moved_rows(database, path, erased):
-        return True
-    log.info("erasure.database_rewritten bytes=%d", path.stat().st_size)
-    return rewrite_database(database)
 
 
 def _finish(resources: Resources, erasures: Sequence[str]) -> None:
