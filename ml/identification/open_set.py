@@ -49,7 +49,9 @@ class PersonThreshold:
     nameless_distance, nameless_possible_distance: the same for faces without a name, up to the distance of the face.
         They come from pairs: a face that may show anybody, the probe's person too, tells nothing of strangers. -inf if
         too few pairs were measured
-    low, high: 95 % interval of the rate to be expected here; None if the threshold comes from pairs
+    low, high: 95 % interval of the rate to be expected here; None if the threshold comes from pairs. In a gallery of
+        another size, the rate lies between that at the measured size and what independent faces would make of it: with
+        fewer people, strangers also have a larger lead over the next person
     enough: whether the threshold is supported by searches. Otherwise it is a cautious one from pairs, and `more_people`
         is the number of further enrolled people that would be needed.
     source: what the threshold was derived from; people, searches: their numbers; measured_faces: size of the gallery
@@ -112,10 +114,11 @@ class OpenSetCalibration:
         self, searches: StrangerSearches, fpir: float, faces: int, nameless: tuple[float, float]
     ) -> PersonThreshold:
         distance, low, high = searches.threshold(_rate_at_measured(searches, fpir, faces))
+        ends = [(end, fpir_at_size(end, searches.gallery_faces, faces)) for end in (low, high)]
         possible = searches.threshold(_rate_at_measured(searches, possible_fpir(fpir), faces))[0]
         return PersonThreshold(
             fpir, distance, max(distance, possible), *nameless,
-            fpir_at_size(low, searches.gallery_faces, faces), fpir_at_size(high, searches.gallery_faces, faces),
+            min(ends[0]), max(ends[1]),
             True, self.rule, searches.source, searches.people, searches.searches, searches.gallery_faces, 0,
         )  # fmt: skip
 

@@ -229,6 +229,19 @@ def test_a_threshold_follows_the_size_of_the_gallery() -> None:
     assert fpir_at_size(0.01, 100, 400) == pytest.approx(1 - 0.99**4)
 
 
+@pytest.mark.parametrize(("measured", "now"), [(1000, 530), (400, 1600)])
+def test_the_stated_interval_holds_the_rate_of_a_gallery_that_has_changed_its_size(measured: int, now: int) -> None:
+    """With half of the people, strangers have a larger lead: some 80 % as many are named, not half as many."""
+    rows, owners = crowd(max(measured, now), 2)
+    calibration = calibrated(rows[owners < measured], owners[owners < measured], DecisionRule())[0]
+    changed = owners < now
+    others = strangers_named(rows[changed], owners[changed], crowd(6000, 1, seed=100)[0], DecisionRule())
+    for fpir in (0.05, 0.1, 0.3):
+        threshold = calibration.threshold(fpir, int(changed.sum()))
+        rate = (others <= threshold.person_distance).mean()
+        assert threshold.low < rate < min(threshold.high, 1.1 * fpir)
+
+
 def test_searches_for_one_stranger_are_worth_less_than_those_for_many() -> None:
     draw = np.random.default_rng(0)
     alike = np.repeat(draw.standard_normal(200), 10)
