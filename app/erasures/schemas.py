@@ -11,7 +11,7 @@ from app.galleries.erasure_receipts import build_receipt
 HASH = "5f3a9c0be1d24877a6e1c09d3b5f8e21"
 REMOVED: dict[str, int] = {
     "answers": 1, "coordinates": 3, "crops": 6, "descriptors": 3, "embeddings": 6, "faces": 3, "index_entries": 3,
-    "job_items": 2, "labels": 2, "photos": 3, "reports": 1, "snapshots": 1,
+    "job_items": 2, "labels": 2, "photos": 3, "photos_kept": 0, "reports": 1, "snapshots": 1,
 }  # fmt: skip
 OUT: dict[str, Any] = {
     "id": examples.ERASURE,
@@ -43,7 +43,9 @@ class ErasureOut(BaseModel):
     )
     requested_at: float
     finished_at: float | None
-    removed: dict[str, int] = Field(description="how many of each kind were removed")
+    removed: dict[str, int] = Field(
+        description="how many of each kind were removed; `photos_kept`: photos from which somebody else is enrolled too"
+    )
     subject: str | None = Field(description="keyed hash of the subject's id; null: no subject, or not final")
     faces: list[str] = Field(description="ids of the faces, the first 10,000; none for a collection")
     photos: list[str] = Field(description="keyed hashes of the photos, the first 10,000; none for a collection")

@@ -122,6 +122,26 @@ def test_a_text_that_somebody_else_has_too_is_left_out(staff: Resources) -> None
     assert "1 texts belong to somebody who is stored now" in result.output
 
 
+def test_what_a_receipt_leaves_to_others_and_does_not_recognise_is_said(
+    staff: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = {"bounding_box": {}, "landmarks": [], "quality": {}, "change": 0}
+    with writing(staff.database) as session:
+        shared = session.scalars(select(Face).join(Subject).where(Subject.id == NAME)).first()
+        other = session.scalars(select(Subject.pk).where(Subject.id == OTHER_NAME)).one()
+        assert shared is not None
+        session.add(Face(collection_id="staff", image_id=shared.image_id, number=1, subject_pk=other, **values))
+    receipt = erase(staff)
+    assert receipt.contents["removed"]["photos"] == 1
+    assert receipt.contents["removed"]["photos_kept"] == 1
+    result = run(staff, "verify", receipt.id)
+    assert result.exit_code == 0, result.output
+    assert "1 photos were kept" in result.output
+    assert "can be recognised" not in result.output
+    monkeypatch.setattr("app.cli.administration.erase.MAX_FINGERPRINTED_FACES", 1)
+    assert "only the first 1 can be recognised" in run(staff, "verify", receipt.id).output
+
+
 def test_an_altered_receipt_is_refused(staff: Resources, tmp_path: Path) -> None:
     receipt = erase(staff)
     stated = build_receipt(receipt) | {"signature": receipt.signature}

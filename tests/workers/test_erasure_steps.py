@@ -242,7 +242,7 @@ def test_the_files_of_erased_photos_are_fingerprinted_counted_and_removed(resour
     assert list_files(resources) == {"other photo"}
     targets = read(resources, erasure.id).targets
     assert targets == erasure.targets
-    assert targets["removed_files"] == {"photos": 1, "crops": 2, "descriptors": 1}
+    assert targets["removed_files"] == {"photos": 1, "crops": 2, "descriptors": 1, "photos_kept": 0}
     fingerprints = {name: (value["kind"], value["mac"]) for name, value in targets["fingerprints"].items()}
     assert fingerprints == {NAMES[kind]: (kind, macs[NAMES[kind]]) for kind in ("photo", "crop", "descriptor")}
     remove_erased_files(context(resources), read(resources, erasure.id))
@@ -255,7 +255,7 @@ def test_files_of_a_face_that_stays_are_neither_removed_nor_counted(resources: R
     erasure = make_erasure(resources, "face")
     remove_erased_files(context(resources), erasure)
     assert list_files(resources) == {"photo", "other crop", "other photo"}
-    assert erasure.targets["removed_files"] == {"photos": 0, "crops": 1, "descriptors": 1}
+    assert erasure.targets["removed_files"] == {"photos": 0, "crops": 1, "descriptors": 1, "photos_kept": 1}
     assert set(erasure.targets["fingerprints"]) == {NAMES["crop"], NAMES["descriptor"]}
 
 
@@ -288,7 +288,7 @@ def test_all_files_of_a_deleted_collection_are_removed(resources: Resources, mon
     erasure = make_erasure(resources, "collection", targets={"images": []})
     remove_erased_files(context(resources), erasure)
     assert list_files(resources) == set()
-    assert erasure.targets["removed_files"] == {"photos": 2, "crops": 2, "descriptors": 1}
+    assert erasure.targets["removed_files"] == {"photos": 2, "crops": 2, "descriptors": 1, "photos_kept": 0}
     assert len(erasure.targets["fingerprints"]) == 3
 
 
@@ -304,7 +304,7 @@ def test_files_of_a_new_collection_of_the_same_name_are_kept(
     erasure = make_erasure(resources, "collection", targets={"images": []})
     remove_erased_files(context(resources), erasure)
     assert list_files(resources) == {"photo", "other crop", "other photo"}
-    assert erasure.targets["removed_files"] == {"photos": 0, "crops": 1, "descriptors": 1}
+    assert erasure.targets["removed_files"] == {"photos": 0, "crops": 1, "descriptors": 1, "photos_kept": 1}
 
 
 def test_a_sample_is_taken_from_the_middle_of_a_file(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ def remove_erased_files(context: JobContext, erasure: Erasure) -> None:
     counts = {kind: count - kept[kind] for kind, count in erasure.targets["file_counts"].items()}
     prints = erasure.targets["fingerprints"]
     gone = {name: value for name, value in prints.items() if not resources.blobs.has(collection, [name])}
+    counts["photos_kept"] = kept["photos"]
     _store(resources, erasure, {"removed_files": counts, "fingerprints": gone})
 
 

@@ -19,7 +19,7 @@ from app.db.session import close_database, open_database, reading
 from app.db.tables import Erasure
 from app.galleries.erasure_receipts import build_receipt, hash_subject, is_receipt_signed
 from app.galleries.erasure_scan import ErasedBytes, ScanResult, scan_stores
-from app.galleries.erasures import FINAL
+from app.galleries.erasures import FINAL, MAX_FINGERPRINTED_FACES
 from app.startup import exit_with_reason
 from app.storage.fingerprints import MAX_BYTES, Fingerprint, Fingerprinter
 from app.storage.installation_key import InstallationKey, read_installation_key
@@ -63,6 +63,7 @@ def verify(
         texts |= _sample_photos(photo or [])
         result = _search(database, settings.home, key, receipts.erasures, texts)
     _print_result(result)
+    _print_limits(receipts.erasures)
     if result.hits or failed:
         raise typer.Exit(1)
 
@@ -165,6 +166,20 @@ def _print_result(result: ScanResult) -> None:
         )
     if not result.hits:
         console.print("nothing was found")
+
+
+def _print_limits(erasures: list[Erasure]) -> None:
+    """Say what of these erasures stays with others, and what a search cannot recognise."""
+    removed = [erasure.contents.get("removed", {}) for erasure in erasures]
+    kept = sum(counts.get("photos_kept", 0) for counts in removed)
+    if kept:
+        console.print(f"{kept} photos were kept, since somebody else is enrolled from them too", soft_wrap=True)
+    if any(counts.get("faces", 0) > MAX_FINGERPRINTED_FACES for counts in removed):
+        console.print(
+            f"of a receipt with more faces, only the first {MAX_FINGERPRINTED_FACES:,} can be recognised; "
+            "name others with --text or --photo",
+            soft_wrap=True,
+        )
 
 
 @app.command()

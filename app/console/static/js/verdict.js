@@ -24,7 +24,7 @@ function words({ threshold }, { decision, subject, matches }) {
 
 function rate(threshold) {
   if (!threshold?.fpir) return "";
-  return `At this setting at most 1 in ${number(Math.round(1 / threshold.fpir))} people who are not in the collection is given a name.`;
+  return `At this setting about 1 in ${number(Math.round(1 / threshold.fpir))} people who are not in the collection is given a name.`;
 }
 
 /** What the threshold was measured by, or why there is none, or why it is on the careful side. */
