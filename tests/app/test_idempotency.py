@@ -1,15 +1,18 @@
 """A request that is sent again with its idempotency key is not carried out again."""
 
+import asyncio
 import base64
 import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 from sqlalchemy import func, select, update
+from starlette.types import Message, Receive, Scope, Send
 
 from app import deps
 from app.db.session import reading, writing
@@ -70,6 +73,30 @@ def test_a_body_of_another_type_is_another_request(staff: httpx.Client) -> None:
     assert send("application/x-tar").status_code == 202
     assert send("application/x-tar; charset=binary").headers["Idempotent-Replayed"] == "true"
     assert send("application/zip").json()["code"] == "IdempotencyKeyReused"
+
+
+def test_a_request_that_was_cut_off_does_not_take_the_key_of_its_repeat(service: Service, staff: httpx.Client) -> None:
+    async def receive() -> Message:
+        return next(messages)
+
+    messages = iter([{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}])
+    state = {"resources": service.resources, "caller": SimpleNamespace(key_id="operator")}
+    headers = [(b"idempotency-key", b"a")]
+    scope = {"type": "http", "method": "POST", "path": "/v1/keys", "query_string": b"", "headers": headers}
+    answer: list[Message] = []
+    carried_out: list[Scope] = []
+
+    async def carry_out(scope: Scope, receive: Receive, send: Send) -> None:
+        carried_out.append(scope)
+
+    async def send(message: Message) -> None:
+        answer.append(message)
+
+    asyncio.run(idempotency.IdempotencyMiddleware(carry_out)(scope | {"state": state}, receive, send))
+    assert not carried_out
+    assert answer[0]["status"] == 422
+    with reading(service.resources.database) as session:
+        assert session.scalars(select(StoredResponse)).all() == []
 
 
 def test_what_a_key_says_is_not_stored(service: Service, staff: httpx.Client) -> None:

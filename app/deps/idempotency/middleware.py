@@ -126,7 +126,11 @@ def _hash_key(resources: Resources, caller: str, key: str) -> str:
 
 
 async def _compute_fingerprint(scope: Scope, receive: Receive) -> tuple[str, Receive]:
-    """Return a hash of method, path, query, content type and body, and a `receive` that yields the body again."""
+    """Return a hash of method, path, query, content type and body, and a `receive` that yields the body again.
+
+    Raises Invalid if the client went away before its body was complete: its part would be another request, for which
+    the repeat is refused that comes meanwhile.
+    """
     digest = hashlib.sha256(f"{scope['method']} {scope['path']}?".encode() + scope["query_string"])
     media_type = Headers(scope=scope).get("content-type", "").partition(";")[0]  # a form's boundary may be another one
     digest.update(f"\n{media_type}\n".encode())
@@ -136,6 +140,8 @@ async def _compute_fingerprint(scope: Scope, receive: Receive) -> tuple[str, Rec
     messages = [await receive()]
     while messages[-1].get("more_body"):
         messages.append(await receive())
+    if messages[-1]["type"] == "http.disconnect":
+        raise Invalid("the body ended before it was complete", code="InvalidRequest")
     for message in messages:
         digest.update(message.get("body", b""))
     received = iter(messages)
