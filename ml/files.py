@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,8 +51,20 @@ def hash_bytes(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def read_regular_file(path: Path) -> bytes:
+    """Return the bytes of a file. Raises OSError, also if it is no regular file: to read a pipe may never end."""
+    _check_regular(path)
+    return path.read_bytes()
+
+
+def _check_regular(path: Path) -> None:
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(f"{path.name} is no regular file")
+
+
 def hash_file(path: Path) -> str:
-    """The SHA-256 of a file's bytes, 64 hexadecimal digits. Raises OSError."""
+    """The SHA-256 of a regular file's bytes, 64 hexadecimal digits. Raises OSError."""
+    _check_regular(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -19,7 +19,7 @@ from ml.descriptors.external import External
 from ml.distances import Distance
 from ml.embedders.base import Embedder
 from ml.errors import CannotDescribe, Corrupt
-from ml.files import atomic_write, hash_bytes, hash_file, move_folder, parse_json
+from ml.files import atomic_write, hash_bytes, hash_file, move_folder, parse_json, read_regular_file
 from ml.types import CropKind, Crops, Rows, Spec
 
 MANIFEST, SIGNATURE = "manifest.json", "signature"
@@ -174,18 +174,19 @@ def read_manifest(folder: Path, sign: Sign | None = None) -> dict[str, Any]:
     """Return the manifest of a saved model, whose files all have the hashes that it states.
 
     sign: returns the signature that the manifest must have; None: any, or none
-    Raises Corrupt if a file is missing or altered, or the signature is another one.
+    Raises Corrupt if a file is missing, altered or no regular file, or the signature is another one.
     """
     try:
-        content = (folder / MANIFEST).read_bytes()
+        content = read_regular_file(folder / MANIFEST)
         manifest: dict[str, Any] = parse_json(content)
         wrong = [name for name, digest in manifest["files"].items() if hash_file(folder / name) != digest]
-        signature = (folder / SIGNATURE).read_text() if sign is not None and (folder / SIGNATURE).exists() else ""
+        is_signed = sign is not None and (folder / SIGNATURE).exists()
+        signature = read_regular_file(folder / SIGNATURE) if is_signed else b""
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise Corrupt(f"the model {folder.name} cannot be read: {error}") from error
     if wrong:
         raise Corrupt(f"the model {folder.name} was altered: {', '.join(wrong)}")
-    if sign is not None and not hmac.compare_digest(signature.encode(), sign(content).encode()):
+    if sign is not None and not hmac.compare_digest(signature, sign(content).encode()):
         raise Corrupt(f"the manifest of the model {folder.name} is not signed by this installation")
     return manifest
 

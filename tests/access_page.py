@@ -100,7 +100,8 @@ beside keys, as `Authorization: Bearer TOKEN` (`pip install 'likeness[oidc]'`). 
     LIKENESS_OIDC_ROLES='{"face-search": "reader", "face-office": "operator", "face-admin": "admin"}'
 
 - A token must be a JWT that is signed with a public key of the issuer (RS, PS, ES or EdDSA), and state `exp`, `sub`,
-  this issuer and this audience. Anything else is answered like a wrong key; the log has the reason.
+  this issuer and this audience. An RSA key must have at least 2,048 bits. Anything else is answered like a wrong key;
+  the log has the reason.
 - The caller has the highest role that the claim names. A token that names none is answered with 403.
 - `LIKENESS_OIDC_COLLECTIONS_CLAIM` names a claim that lists the collections that the token is bound to, or `"*"` for
   all; a token without it is then answered with 403. Without the setting, tokens are bound to no collection.

@@ -72,7 +72,7 @@ class TokenVerifier:
                 audience=self.settings.oidc_audience,
                 issuer=self.settings.oidc_issuer,
                 leeway=LEEWAY_SECONDS,
-                options={"require": list(REQUIRED_CLAIMS)},
+                options={"require": list(REQUIRED_CLAIMS), "enforce_minimum_key_length": True},
             )
         except (ValueError, RecursionError) as error:
             raise self._jwt.DecodeError("it cannot be read") from error

@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from sqlalchemy import ColumnElement
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from app.db.subject_ids import list_spellings
-from app.db.tables import AuditEntry
+from app.db.tables import AuditEntry, AuditHead
 from app.deps.paging import read_page
 from app.errors import Invalid
+from app.storage.audit_log.chain import HEAD_ID
 from app.storage.audit_log.drafts import ResourceNames
 
 
@@ -37,6 +38,8 @@ def list_entries(
 
 
 def _iterate_conditions(audit_filter: AuditFilter, names: ResourceNames) -> Iterator[ColumnElement[bool]]:
+    last_cut = select(AuditHead.cut_number).where(AuditHead.id == HEAD_ID).scalar_subquery()
+    yield AuditEntry.number > func.coalesce(last_cut, 0)  # the service wrote none of those before
     if audit_filter.collection:
         yield AuditEntry.collection_id == audit_filter.collection
     if audit_filter.subject:

@@ -51,7 +51,7 @@ UNRESTRICTED: dict[type[Base], str] = {
     Task: "a criterion belongs to the whole installation",
     Embedding: "read only by the key of a face",
     FaceCoordinates: "read only by the key of an atlas",
-    AuditHead: "belongs to the whole installation; routes do not read it",
+    AuditHead: "belongs to the whole installation; routes read only where the audit log begins",
     ServerToken: "belongs to the whole installation; routes do not read it",
     StoredResponse: "read only by the id of the caller's key",
 }

@@ -88,7 +88,7 @@ def _iterate_rows(text: str) -> Iterator[dict[str, str]]:
     try:
         header = [name.strip() for name in next(rows, [])]
         if not set(header) >= NEEDED or not set(header) <= set(COLUMNS):
-            raise Invalid(f"the first line of the CSV must name its columns, out of: {', '.join(COLUMNS)}")
+            raise Invalid(f"the first line of the CSV must name columns, separated by commas, of: {', '.join(COLUMNS)}")
         for row in rows:
             if row:
                 yield {name: value for name, value in zip(header, row, strict=False) if value}

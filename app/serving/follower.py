@@ -42,6 +42,7 @@ class IndexFollower:
         self.reporter = Reporter(resources.database, self.process)
         self.last_step_at = float("-inf")  # when all deployments were last checked, by the monotonic clock
         self._not_before: dict[DeploymentKey, float] = {}
+        self._failures: dict[DeploymentKey, str] = {}  # the last error of each that has failed
         self._identity: DatabaseIdentity | None = None  # of the database whose rows were read last
         self.when_outdated: Callable[[CannotStart], None] = lambda _: None  # ends the process
         self._stopping = threading.Event()
@@ -84,6 +85,7 @@ class IndexFollower:
             used = (row.index_key(model_id) for row in rows for model_id in row.pointers.values() if model_id)
             self.snapshots.delete_all_but(used)
         self._not_before = {key: at for key, at in self._not_before.items() if at > time.monotonic()}
+        self._failures = {row.key: self._failures[row.key] for row in rows if row.key in self._failures}
         self.sync.drop_all_but({(row.collection, row.task, row.collection_created_at) for row in rows})
         with snapshot(self.resources.database) as session:  # a transaction begins with the first question
             for row in rows:
@@ -112,7 +114,19 @@ class IndexFollower:
         except Exception as error:
             session.rollback()  # PostgreSQL answers nothing more in a transaction with a failed statement
             self._not_before[row.key] = time.monotonic() + RETRY_SECONDS
-            log.error("follower.deployment_failed collection=%s task=%s", *row.key, exc_info=error)
+            self._log_failure(row.key, error)
+
+    def _log_failure(self, key: DeploymentKey, error: Exception) -> None:
+        """Log an error that is not the last one of the deployment, and the traceback of one that no other has.
+
+        A damaged model fails all its deployments, at each attempt.
+        """
+        failure = f"{type(error).__name__}: {error}"
+        if self._failures.get(key) == failure:
+            return
+        traceback = None if failure in self._failures.values() else error
+        self._failures[key] = failure
+        log.error("follower.deployment_failed collection=%s task=%s error=%s", *key, failure, exc_info=traceback)
 
     def _give_up(self, error: CannotStart) -> None:
         """Serve nothing any more, since what the tables mean is not known, and have the process end."""

@@ -458,6 +458,23 @@ def test_a_manifest_of_too_many_columns_is_refused() -> None:
         read_manifest(b"file," + b",".join(b"c%d" % n for n in range(1000)) + b"\n" + b"a\n")
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"file;subject", b"subject\tteam", b"subject;consent", b"file,subject,x;y", b'"file;subject"', b"sep=;",
+        b"subject|team", b"\xef\xbb\xbfsubject;team,,",
+    ],
+)  # fmt: skip
+def test_columns_that_other_characters_than_commas_separate_are_refused(header: bytes) -> None:
+    with pytest.raises(Invalid, match=r"line 1 of table\.csv: columns must be separated by commas"):
+        list(parse_rows(io.BytesIO(header + b"\na5;x\n"), "table.csv"))
+
+
+def test_separators_of_other_programs_may_be_in_values_and_in_a_name_among_others() -> None:
+    [row] = parse_rows(io.BytesIO(b"subject,dc|title\na5;x,b|c\n"), "table.csv")
+    assert row == {"subject": "a5;x", "metadata": {"dc|title": "b|c"}}
+
+
 @pytest.mark.parametrize(("named", "stored"), [("NFC", "NFD"), ("NFD", "NFC"), ("NFC", "NFC")])
 def test_a_manifest_finds_a_file_whose_name_another_system_decomposed(named: str, stored: str) -> None:
     name = "Zo\N{LATIN SMALL LETTER E WITH DIAERESIS}.jpg"

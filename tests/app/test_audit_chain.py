@@ -3,9 +3,10 @@
 from collections.abc import Callable
 
 import pytest
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, insert, select, text, update
 from sqlalchemy.orm import Session
 
+from app.audit.service import AuditFilter, list_entries
 from app.db.session import snapshot, writing
 from app.db.tables import AuditEntry, AuditHead, now
 from app.resources import Resources
@@ -60,6 +61,81 @@ def test_an_altered_entry_is_named(resources: Resources, change: dict[str, objec
     verified = verify(resources)
     assert verified.entries == 2
     assert verified.faults[0].startswith("entry 3 does not hold")
+
+
+def insert_copy(number: int) -> Attack:
+    """Insert a copy of the last entry under another number."""
+
+    def change(session: Session) -> object:
+        last = session.scalars(select(AuditEntry).order_by(AuditEntry.number.desc()).limit(1)).one()
+        values = {column.name: getattr(last, column.name) for column in AuditEntry.__table__.columns}
+        return session.execute(insert(AuditEntry).values(values | {"number": number, "id": f"copy {number}"}))
+
+    return change
+
+
+def test_entries_before_the_first_are_named_and_not_listed(resources: Resources) -> None:
+    append(resources, 5)
+    attack(resources, insert_copy(0))
+    attack(resources, insert_copy(-5))
+    faults = ["entries that are not of the log stand before its first, entry 1: -5, 0"]
+    assert verify(resources).faults == verify(resources, after=4).faults == faults
+    assert verify(resources).entries == 5
+    assert list_numbers(resources) == [1, 2, 3, 4, 5]
+    with writing(resources.database) as session:
+        assert resources.audit_chain.cut(session, now() + 500) == 4, "a forged entry does not keep those that are old"
+    attack(resources, insert_copy(3))
+    assert verify(resources).faults == ["entries that are not of the log stand before its first, entry 5: -5, 0, 3"]
+    assert list_numbers(resources) == [5, 6]
+    attack(resources, lambda session: session.execute(delete(AuditHead)))
+    assert verify(resources).faults == ["the head of the log is missing"]
+
+
+def list_numbers(resources: Resources) -> list[int]:
+    every = AuditFilter(None, None, None, None, None)
+    with snapshot(resources.database) as session:
+        entries, _ = list_entries(session, resources.audit_chain.names, every, 100, None, "oldest")
+    return [entry.number for entry in entries]
+
+
+def test_an_entry_in_an_empty_log_is_named(resources: Resources) -> None:
+    append(resources)
+    attack(resources, insert_copy(0))
+    attack(resources, lambda session: session.execute(delete(AuditEntry).where(AuditEntry.number == 1)))
+    attack(resources, lambda session: session.execute(delete(AuditHead)))
+    resources.audit_chain.witness.path.unlink()
+    assert verify(resources).faults == ["the head of the log is missing"]
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("value", [b"127.0.0.1", b"\xff"], ids=["text", "bytes"])
+@pytest.mark.parametrize("kind", ["TEXT", "BLOB"])
+@pytest.mark.parametrize("column", ["at", "address", "status", "mac"])
+def test_a_value_of_another_type_is_named(resources: Resources, column: str, kind: str, value: bytes) -> None:
+    append(resources, 5)
+    change = text(f"UPDATE audit_entries SET {column} = CAST(:value AS {kind}) WHERE number = 3").bindparams(
+        value=value
+    )
+    attack(resources, lambda session: session.execute(change))
+    verified = verify(resources)
+    assert verified.entries == 2
+    assert verified.faults == ["entry 3 does not hold: it was altered, or the one before it was replaced"]
+    append(resources)
+    assert mac_of_entry(resources, 6)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("value", ["x'ff'", "'é'", "2.5", "-1"])
+@pytest.mark.parametrize("column", ["number", "mac", "cut_number", "cut_mac", "signature"])
+def test_a_head_of_other_types_is_named_and_entries_are_appended(resources: Resources, column: str, value: str) -> None:
+    append(resources, 5)
+    attack(resources, lambda session: session.execute(text(f"UPDATE audit_heads SET {column} = {value}")))
+    assert verify(resources).faults[0] == "the head of the log is not signed by this installation"
+    append(resources)
+    with snapshot(resources.database) as session:
+        numbers = list(session.scalars(select(AuditEntry.number).where(AuditEntry.action == HEAD_INVALID)))
+    assert numbers == [6]
+    assert verify(resources).faults
 
 
 def test_a_removed_entry_is_named(resources: Resources) -> None:

@@ -242,6 +242,23 @@ def test_a_client_that_hangs_up_while_it_pipelines_is_no_failure(
 
 
 @pytest.mark.parametrize(
+    ("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")], ids=["IPv4", "IPv6"]
+)
+def test_a_client_that_has_gone_before_it_is_accepted_is_not_read(family: socket.AddressFamily, host: str) -> None:
+    with socket.create_server((host, 0), family=family) as listener:
+        for _ in range(5):
+            with socket.create_connection(listener.getsockname()[:2]) as connection:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                connection.sendall(b"POST /gone HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nok")
+        for server in run_server(listener):
+            with socket.create_connection(listener.getsockname()[:2]) as connection:
+                connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                assert read_answer(connection, timeout=MAX_SECONDS).status == 200
+            assert server.application.paths == ["/"], "nothing is done for an address that is not known"
+            wait_until_closed(server)
+
+
+@pytest.mark.parametrize(
     ("requests", "body"),
     [
         (b"GET /late HTTP/1.1\r\nHost: x\r\n\r\n", b"ok"),

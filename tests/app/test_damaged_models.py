@@ -15,6 +15,8 @@ from app.config import Settings
 from app.db.session import reading, writing
 from app.db.tables import AuditEntry, Embedding
 from app.resources import Resources, open_resources
+from app.serving import follower
+from app.serving.engine import Engine
 from app.storage import model_cache
 from app.storage.installation_key import KEY_FILE
 from app.storage.model_cache import LBP_MODEL, ensure_lbp_model
@@ -129,6 +131,34 @@ def test_a_damaged_champion_makes_the_service_unready_with_the_reason(staff: htt
     assert (answer.status_code, answer.json()["code"]) == (503, "ModelUnavailable")
     shutil.rmtree(path.parent)
     assert "damaged" in str(wait_until_ready(staff, 503)["reasons"])
+
+
+def test_a_damaged_champion_is_logged_once_until_its_damage_changes(
+    resources: Resources, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(follower, "RETRY_SECONDS", 0.0)
+    for collection in ("one", "two"):
+        rows, subjects = people(2, 1)
+        GalleryWriter(resources, collection).make(CHAMPION).add({CHAMPION.id: rows}, subjects)
+    path = truncate_weights(resources, CHAMPION.id)
+    resources.models._loaded.clear()
+    engine = Engine(resources)
+
+    def list_failures(steps: int) -> list[tuple[str, bool]]:
+        caplog.clear()
+        for _ in range(steps):
+            engine.follower.step()
+            engine.follower.sync.tasks.finish(20)
+        records = [record for record in caplog.records if "deployment_failed" in record.getMessage()]
+        return [(record.getMessage().partition("error=")[2], record.exc_info is not None) for record in records]
+
+    altered = f"Corrupt: the model {CHAMPION.id} was altered: {path.name}"
+    assert list_failures(6) == [(altered, True), (altered, False)]
+    assert list_failures(4) == []
+    path.unlink()
+    [first, second] = list_failures(4)
+    assert first[0] == second[0] != altered
+    assert (first[1], second[1]) == (True, False)
 
 
 @on_sqlite

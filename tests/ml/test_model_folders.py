@@ -2,13 +2,16 @@
 
 import errno
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
 from ml.embedders.base import Embedder
 from ml.embedders.wpca import Wpca
-from ml.model import Model, Recipe, load_model, save_model
+from ml.errors import Corrupt
+from ml.files import hash_bytes
+from ml.model import MANIFEST, SIGNATURE, Model, Recipe, load_model, save_model
 from tests.full_disk import save_on_full_disk
 from tests.rows import make_model
 
@@ -55,3 +58,25 @@ def test_a_model_that_another_process_has_written_meanwhile_is_kept(
     kept = load_model(path).embedder
     assert isinstance(kept, Wpca)
     assert (kept.learned["projection"] == make_model("m").embedder.learned["projection"]).all()
+
+
+@pytest.mark.parametrize("name", [MANIFEST, SIGNATURE, "embedder.safetensors"])
+def test_a_pipe_in_place_of_a_file_is_damage_and_is_not_waited_for(tmp_path: Path, name: str) -> None:
+    folder = save_model(make_model("m"), tmp_path, sign)
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    errors = list[Corrupt]()
+
+    def load() -> None:
+        with pytest.raises(Corrupt, match="is no regular file") as error:
+            load_model(folder, sign)
+        errors.append(error.value)
+
+    thread = threading.Thread(target=load, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert errors, "it waits for the pipe"
+
+
+def sign(manifest: bytes) -> str:
+    return hash_bytes(manifest)

@@ -3,6 +3,7 @@
 The register looks at every connection once a second, so a limit of time is kept to a second.
 """
 
+import socket
 from enum import Enum, auto
 from typing import Any, NoReturn
 
@@ -71,6 +72,10 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        if self.client is None and _is_tcp(transport):
+            self.refused_at = self.loop.time()  # nothing of it is read
+            self.transport.abort()
+            return
         if self.client is not None and self.client[0].startswith(IPV4_MAPPED):
             self.client = format_address(self.client[0]) or self.client[0], self.client[1]
         self._enter(Phase.REQUEST)
@@ -276,6 +281,12 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self.flow.resume_reading()
         if self.transport.can_write_eof():
             self.transport.write_eof()
+
+
+def _is_tcp(transport: Any) -> bool:
+    """Return whether a client has an address here. One that has reset its connection already has lost it."""
+    connection = transport.get_extra_info("socket")
+    return connection is not None and connection.family in (socket.AF_INET, socket.AF_INET6)
 
 
 def _has_body(headers: list[tuple[bytes, bytes]]) -> bool:

@@ -20,6 +20,9 @@ MAX_QUOTED_CHARACTERS = 40
 PERSONS_COLUMNS = ("consent", "retain_until")
 """What a person agreed to. It is recorded for the subject: as metadata of a face it would have no effect."""
 BETWEEN_WORDS = re.compile(r"[\s_-]+")
+SEPARATOR = re.compile(r"[;\t]")
+OTHER_SEPARATOR = re.compile(r"[;\t|]")
+"""Of columns, in files of other programs. A bar may be in a name, unless it is the only one."""
 KNOWN_COLUMNS = ("file", "subject", "external_id", "external_image_id", "role", "source", "metadata")
 MEANT_COLUMNS = {name.replace("_", ""): name for name in (*KNOWN_COLUMNS, *PERSONS_COLUMNS)}
 """A column in small letters without anything between them -> the column that is meant."""
@@ -83,13 +86,23 @@ def _parse_csv(text: io.TextIOWrapper) -> Iterator[dict[str, Any]]:
     rows = csv.DictReader(lines)
     if len(rows.fieldnames or ()) > MAX_COLUMNS:
         raise ValueError(f"it has more than {MAX_COLUMNS:,} columns")
-    _check_unique("column", [name for name in rows.fieldnames or () if name])
+    names = [name for name in rows.fieldnames or () if name]
+    _check_separator(names)
+    _check_unique("column", names)
     lines.start_row()
     for row in rows:
         if row.pop(None, None):
             raise ValueError("it has more columns than the first line")
         yield {k: v for k, v in row.items() if v}
         lines.start_row()
+
+
+def _check_separator(names: Sequence[str]) -> None:
+    """Raises ValueError if something else than commas separates the names: all of a row would be one column."""
+    separator = OTHER_SEPARATOR if len(names) == 1 else SEPARATOR
+    for name in names:
+        if separator.search(name):
+            raise ValueError(f"columns must be separated by commas; {name[:MAX_QUOTED_CHARACTERS]!r} is no column name")
 
 
 def _parse_json_lines(text: io.TextIOWrapper) -> Iterator[dict[str, Any]]:

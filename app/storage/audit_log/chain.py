@@ -68,9 +68,11 @@ class AuditChain:
     def _lock_head(self, session: Session) -> tuple[AuditHead, list[EntryDraft]]:
         """Return the head, locked, and entries that say in what it contradicts the other entries and the witness."""
         head = session.get(AuditHead, HEAD_ID, with_for_update=True, populate_existing=True) or self._add_head(session)
+        is_signed = self.is_signed(head)
+        correct_numbers(head)
         last = session.scalar(select(func.max(AuditEntry.number))) or 0
         faults: list[EntryDraft] = []
-        if not self.is_signed(head):
+        if not is_signed:
             faults.append(_make_fault(HEAD_INVALID, head.number))
         if last > head.number:
             faults = [_make_fault(HEAD_INVALID, head.number)]
@@ -98,15 +100,16 @@ class AuditChain:
         The chain is verified from the first entry that remains; an entry says what was removed. The last entry stays.
         """
         head = self.append(session, [])
-        kept = session.scalar(select(func.min(AuditEntry.number)).where(AuditEntry.at >= before))
+        in_chain = AuditEntry.number > head.cut_number
+        kept = session.scalar(select(func.min(AuditEntry.number)).where(in_chain, AuditEntry.at >= before))
         first_kept = head.number if kept is None else kept
-        last_cut = session.scalar(select(AuditEntry).where(AuditEntry.number == first_kept - 1))
+        last_cut = session.scalar(select(AuditEntry).where(in_chain, AuditEntry.number == first_kept - 1))
         if last_cut is None:
             return 0
         count = last_cut.number - head.cut_number
+        session.execute(delete(AuditEntry).where(in_chain, AuditEntry.number <= last_cut.number))
         head.cut_number, head.cut_mac = last_cut.number, last_cut.mac
         head.signature = self._sign(head)
-        session.execute(delete(AuditEntry).where(AuditEntry.number <= last_cut.number))
         self.append(session, [EntryDraft.make(CUT, resource=f"entry:{head.cut_number}")])
         return count
 
@@ -116,13 +119,26 @@ class AuditChain:
 
     def is_signed(self, head: AuditHead) -> bool:
         """Whether this installation has signed the head."""
-        return hmac.compare_digest(head.signature, self._sign(head))
+        return hmac.compare_digest(ascii(head.signature), ascii(self._sign(head)))
 
     def _sign(self, head: AuditHead) -> str:
         return self._compute(["head", head.number, head.mac, head.cut_number, head.cut_mac])
 
     def _compute(self, values: Sequence[Any]) -> str:
-        return self._key.hash_bytes("audit", json.dumps(values).encode()).hex()
+        return self._key.hash_bytes("audit", json.dumps(values, default=_encode_blob).encode()).hex()
+
+
+def correct_numbers(head: AuditHead) -> None:
+    """Set a number of the head to 0 if no chain can have it: SQLite stores any value in any column."""
+    for name in ("number", "cut_number"):
+        number = getattr(head, name)
+        if not isinstance(number, int) or number < 0:
+            setattr(head, name, 0)
+
+
+def _encode_blob(value: bytes) -> dict[str, str]:
+    """Encode bytes in a column of SQLite, where somebody has written them, unlike any value that an entry can have."""
+    return {"blob": value.hex()}
 
 
 def to_draft(row: Any) -> EntryDraft:

@@ -1,15 +1,27 @@
 """Verify the chain of the audit log."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
 from app.db.session import snapshot
 from app.db.tables import AuditEntry, AuditHead
-from app.storage.audit_log.chain import HEAD_ID, HEAD_INVALID, LOST, NO_MAC, ROLLED_BACK, AuditChain, to_draft
+from app.storage.audit_log.chain import (
+    HEAD_ID,
+    HEAD_INVALID,
+    LOST,
+    NO_MAC,
+    ROLLED_BACK,
+    AuditChain,
+    correct_numbers,
+    to_draft,
+)
 
 ROWS_PER_FETCH = 2_000
+MAX_NUMBERS_NAMED = 10
 MEANINGS = {
     LOST: "says that entries were lost: {resource}",
     HEAD_INVALID: "says that the head before it was not signed by this installation: {resource}",
@@ -32,18 +44,33 @@ class LogVerification(NamedTuple):
 
 
 def verify_chain(database: Engine, chain: AuditChain, after: int = 0) -> LogVerification:
-    """Verify that every entry holds, that none is missing, and that the end is the signed head.
+    """Verify that every entry holds, that none is missing or stands before the first, and that the end is the head.
 
     It stops at the first entry that does not hold: no later one can be judged. Entries may be appended meanwhile.
     after: leave this entry and those before it out
     """
     witnessed = chain.witness.read()  # before the snapshot, which then has at least the entry that it names
-    with snapshot(database) as session:
+    with snapshot(database) as session, _reading_any_text(session):
         head = session.get(AuditHead, HEAD_ID)
         if head is None:
-            seen = max(session.scalar(select(func.max(AuditEntry.number))) or 0, witnessed[0])
-            return LogVerification(0, 0, 0, NO_MAC, ["the head of the log is missing"] if seen else [])
+            has_begun = witnessed[0] or session.scalar(select(AuditEntry.number).limit(1)) is not None
+            return LogVerification(0, 0, 0, NO_MAC, ["the head of the log is missing"] if has_begun else [])
+        session.expunge(head)
         return _ChainVerifier(session, chain, head, witnessed, after).verify()
+
+
+@contextmanager
+def _reading_any_text(session: Session) -> Iterator[None]:
+    """Let SQLite return a text that is no UTF-8, as somebody may have written into a column, and not fail."""
+    driver: Any = session.connection().connection.driver_connection
+    if session.get_bind().dialect.name != "sqlite":
+        yield
+        return
+    driver.text_factory = lambda encoded: encoded.decode(errors="surrogateescape")
+    try:
+        yield
+    finally:
+        driver.text_factory = str
 
 
 class _ChainVerifier:
@@ -54,18 +81,29 @@ class _ChainVerifier:
     ) -> None:
         self.session, self.chain, self.head, self.witnessed = session, chain, head, witnessed
         self.is_signed = chain.is_signed(head)
+        correct_numbers(head)
         self.start = max(after, head.cut_number)
         self.entries, self.number, self.mac = 0, self.start, NO_MAC
 
     def verify(self) -> LogVerification:
         """Return what was found."""
         faults = [] if self.is_signed else ["the head of the log is not signed by this installation"]
+        faults += self._list_earlier_entries()
         mac = self._find_mac(self.start)
         if mac is None:
             return LogVerification(0, 0, 0, NO_MAC, [*faults, f"entry {self.start:,} is missing"])
         self.mac = mac
         faults += self._list_faults()
         return LogVerification(self.entries, self.start + 1 if self.entries else 0, self.number, self.mac, faults)
+
+    def _list_earlier_entries(self) -> list[str]:
+        """Name the entries before the first of the log. The service removes those that it cuts off."""
+        statement = select(AuditEntry.number).where(AuditEntry.number <= self.head.cut_number)
+        numbers = self.session.scalars(statement.order_by(AuditEntry.number).limit(MAX_NUMBERS_NAMED)).all()
+        if not numbers:
+            return []
+        named, first = ", ".join(map(str, numbers)), self.head.cut_number + 1
+        return [f"entries that are not of the log stand before its first, entry {first:,}: {named}"]
 
     def _find_mac(self, number: int) -> str | None:
         if number == self.head.cut_number:
