@@ -32,6 +32,7 @@ MAX_DENSE_FLOAT = 2**53
 FILTER_LIMITS = JsonLimits(keys=MAX_CONDITIONS + 8, values=2 * MAX_FILTER_VALUES, depth=8)
 Order = Callable[[Any, Any], Any]
 ORDERS: dict[str, Order] = {"gt": operator.gt, "gte": operator.ge, "lt": operator.lt, "lte": operator.le}
+NULLABLE_OPERATORS = ("eq", "ne")
 
 
 def check_filter_size(value: Any) -> Any:
@@ -64,8 +65,9 @@ class Filter(BaseModel):
     """For example `{"subject": ["ann", "bob"], "metadata": {"site": "east", "age": {"gte": 18}}}`.
 
     `subject` is one id, several ids, or null for faces without a subject; `source` likewise. A plain value of a
-    metadata key means equality. At most 32 conditions on metadata, with 1,000 values in all. Numbers are compared
-    exactly; one of 2^63 or more, or of -2^63 or less, is refused with 422: store longer ids as text.
+    metadata key means equality. An operator other than `eq` and `ne` may not be null. At most 32 conditions on
+    metadata, with 1,000 values in all. Numbers are compared exactly; one of 2^63 or more, or of -2^63 or less, is
+    refused with 422: store longer ids as text.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -77,8 +79,13 @@ class Filter(BaseModel):
 
     @model_validator(mode="after")
     def _check_not_empty(self) -> Self:
-        if not self.model_fields_set:
+        if not self._conditions and not self.model_fields_set & {"subject", "role", "source"}:
             raise ValueError("state at least one of subject, role, source, metadata, subject_metadata")
+        if "role" in self.model_fields_set and self.role is None:
+            raise ValueError("has null for role: state a role, or leave it out")
+        for key, condition in (*self.metadata.items(), *self.subject_metadata.items()):
+            if isinstance(condition, Condition):
+                _check_operators(key, condition)
         return self
 
     @model_validator(mode="after")
@@ -127,6 +134,16 @@ class Filter(BaseModel):
                 value = _SqliteValue(column, key) if dialect == "sqlite" else _PostgresValue(column, key)
                 clauses += _build_clauses(value, condition)
         return clauses
+
+
+def _check_operators(key: str, condition: Condition) -> None:
+    """Raises ValueError if everybody would meet a part of the condition."""
+    stated = condition.model_dump(by_alias=True, exclude_unset=True)
+    if not stated:
+        raise ValueError(f"has no operator for {key!r}: state one, such as eq, or leave the key out")
+    for name, value in stated.items():
+        if value is None and name not in NULLABLE_OPERATORS:
+            raise ValueError(f"has null for {name} of {key!r}: state a value, or leave the operator out")
 
 
 class _JsonValue(ABC):

@@ -147,6 +147,21 @@ def test_a_filter_beyond_a_limit_is_refused_with_its_name(wanted: dict[str, Any]
         SearchParams.model_validate({"filter": json.dumps(wanted)})
 
 
+@pytest.mark.parametrize(
+    ("wanted", "reason"),
+    [
+        *(({"metadata": {"a": {name: None}}}, f"has null for {name} of 'a'") for name in [*ORDERS, "in", "exists"]),
+        ({"subject_metadata": {"a": {"gte": 1, "lt": None}}}, "has null for lt of 'a'"),
+        ({"metadata": {"a": {}}}, "has no operator for 'a'"),
+        ({"metadata": {}}, "state at least one of"),
+        ({"role": None}, "has null for role"),
+    ],
+)
+def test_a_filter_that_everybody_meets_is_refused(wanted: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValidationError, match=reason):
+        SearchParams.model_validate({"filter": json.dumps(wanted)})
+
+
 @pytest.mark.parametrize("number", [2**63, -(2**63), 2.0**63, 10**30, -1e308])
 @pytest.mark.parametrize("make_condition", [lambda n: n, lambda n: {"gt": n}, lambda n: {"in": [1, n]}])
 def test_a_number_that_cannot_be_compared_exactly_is_refused(number: float, make_condition: Callable[..., Any]) -> None:

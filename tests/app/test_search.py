@@ -213,6 +213,7 @@ UNTAKEN: list[dict[str, Any]] = [
     {"filter": '{"metadata": {"age": {"between": [1, 2]}}}'},
     {"filter": '{"metadata": {"a\\"b": 1}}'},
     {"filter": '{"metadata": {"age": NaN}}'},
+    {"filter": '{"metadata": {"age": {"gte": null}}}'},
     {"filter": f'{{"metadata": {{"badge": {10**30}}}}}'},
     {"group_by": "age"},
     {"include": "reasons"},
