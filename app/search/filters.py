@@ -220,7 +220,7 @@ class _PostgresValue(_JsonValue):
 
     def __init__(self, column: InstrumentedAttribute[Any], key: str) -> None:
         self.kind = func.json_typeof(column.op("->")(key), type_=String)
-        self.text = column.op("->>", return_type=String())(key)
+        self.text = column.op("->>", return_type=String())(key).collate("C")  # as SQLite and Python order text
         self.float = cast(self.text, Double)
         self.decimal = cast(self.text, Numeric)
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 from sqlalchemy import Engine, create_engine, literal, select, text
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
@@ -106,6 +107,14 @@ def test_databases_order_values_as_python_does(compared: Callable[[Any], set[int
     for name, order in ORDERS.items():
         expected = find_values(lambda v, order=order: get_kind(v) is get_kind(limit) and order(v, limit))  # type: ignore[misc]
         assert compared({name: limit}) == expected, name
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_the_locale_of_postgresql_does_not_order_texts(name: str) -> None:
+    """Seen in the statement, since the PostgreSQL of tests has no locale but C."""
+    [clause] = Filter.model_validate({"metadata": {"site": {name: "b"}}}).clauses("postgresql")
+    [_, text_clause] = str(clause.compile(dialect=postgresql.dialect())).split(" AND ")
+    assert 'COLLATE "C"' in text_clause
 
 
 @pytest.mark.parametrize("key", ["größe", "\U0001f600", "a\u2028b", "a\x7fb", "a.b", "a'b", "$[0]"])
