@@ -72,6 +72,34 @@ def test_searches_in_another_collection_of_the_training_stand_for_it_while_it_is
     assert strangers(resources, model) == ([], True)
 
 
+def make_distractors(gallery: GalleryWriter, pks: Sequence[int], change: int) -> None:
+    with writing(gallery.resources.database) as session:
+        values = {"role": "distractor", "subject_pk": None, "change": change, "created_at": 1.0}
+        session.execute(update(Face).where(Face.pk.in_(pks)).values(values))
+        session.get_one(Collection, gallery.collection).change = change
+
+
+def test_distractors_that_were_people_when_a_model_was_trained_are_no_strangers_to_it(resources: Resources) -> None:
+    trained_here = {"training": "t", "collection": "staff", "changes": {"staff": 2}}
+    model = replace(make_model("m-learned"), provenance=trained_here)
+    gallery = enrol(resources, "staff", model, ())
+    gallery.add({model.id: people(50, 1, seed=7)[0]}, [None] * 50)
+    make_distractors(gallery, gallery.pks[120:], change=2)
+    assert strangers(resources, model) == ([("distractors", 50)], True), "no training learns from distractors"
+    make_distractors(gallery, gallery.pks[:60], change=3)
+    assert strangers(resources, model) == ([("distractors", 50)], True)
+    make_distractors(gallery, gallery.pks[120:], change=4)
+    assert strangers(resources, model) == ([], True), "nothing says that they were distractors then"
+
+
+def test_distractors_whose_photos_a_model_has_learned_from_elsewhere_are_no_strangers(resources: Resources) -> None:
+    model = trained_in_studio()
+    enrol(resources, "studio", model, range(30))
+    gallery = enrol(resources, "staff", model, range(30), start=1)
+    make_distractors(gallery, gallery.pks[:40], change=9)
+    assert strangers(resources, model) == ([("leave-one-out", 27), ("distractors", 10)], False)
+
+
 @pytest.mark.parametrize("is_original_there", [True, False])
 def test_people_of_a_copy_are_no_strangers_to_a_model_that_has_learned_from_the_original(
     resources: Resources, is_original_there: bool

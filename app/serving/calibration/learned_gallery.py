@@ -13,6 +13,7 @@ from app.db.tables import Collection, Deployment, Erasure, Face, ModelRecord, Su
 from app.galleries.erasure_receipts import hash_photo, hash_subject
 from app.galleries.learned_collections import COLLECTIONS_CREATED_AT, list_learned_changes
 from app.serving.calibration.seen_people import EmbedElsewhere, estimate_seen_share, is_copy, read_seen_share
+from app.serving.faces.columns import DISTRACTOR
 from app.serving.index_builder import IndexKey
 from app.serving.loaded_index import LoadedIndex
 from app.storage.installation_key import InstallationKey
@@ -32,6 +33,8 @@ class LearnedGallery:
     listed: (n,) pks of its faces that the model may have learned from, or of the others: see `lists_unlearned`
     home_faces: (n,) pks of its faces with photos that were in the collection in which the training searched for
         strangers; None: of all that it has learned from
+    distractors: (n,) pks of distractors that it may have learned from: those whose photos it knows from elsewhere, and
+        those that may not have been distractors when it was trained here; None: of all that it has learned from
     is_trained_here: whether the gallery counts as one that it was trained in
     seen_share: of the people here, whom it has learned from elsewhere: see `estimate_seen_share`; None: not known
     """
@@ -41,6 +44,7 @@ class LearnedGallery:
     home_faces: Ids | None
     is_trained_here: bool
     seen_share: float | None = None
+    distractors: Ids | None = None
 
     def with_seen(self, share: float | None) -> "LearnedGallery":
         """Return the same, or all as learned, where the model knows so many of the people from elsewhere."""
@@ -51,6 +55,12 @@ class LearnedGallery:
     def find_learned(self, ids: Ids) -> NDArray[np.bool_]:
         """Return (n,) which of these faces of the gallery the model may have learned from."""
         return np.isin(ids, self.listed, assume_unique=True, invert=self.lists_unlearned)
+
+    def find_learned_distractors(self, ids: Ids) -> NDArray[np.bool_]:
+        """Return (n,) which of these faces of the gallery it may have learned from, if they are distractors now."""
+        if self.distractors is None:
+            return self.find_learned(ids)
+        return np.isin(ids, self.distractors, assume_unique=True)
 
     def count_home_faces(self, ids: Ids) -> int:
         """Return how many of these faces were searched in the training, or have the same photo."""
@@ -103,13 +113,20 @@ def read_learned_gallery(
     if not own:
         faces = photos.find_faces(others)
         return LearnedGallery(faces, False, home_faces, _is_copy(session, key, len(faces)))
+    is_changed = Face.change > max(learned[name] for name in own)
+    is_distractor = Face.role == DISTRACTOR
+    distractors = np.union1d(photos.read_faces(is_distractor & is_changed), photos.find_faces(others, is_distractor))
+    everything = LearnedGallery(np.empty(0, np.int64), True, home_faces, True)
     created_at = model.provenance.get(COLLECTIONS_CREATED_AT, {}).get(key.collection, key.collection_created_at)
-    if record is None or created_at != key.collection_created_at:
-        return LearnedGallery(np.empty(0, np.int64), True, home_faces, True)
-    is_later = (Face.created_at > record.created_at) & (Face.change > max(learned[name] for name in own))
+    if created_at != key.collection_created_at:
+        return everything
+    if record is None:
+        return replace(everything, distractors=distractors)
+    is_later = (Face.created_at > record.created_at) & is_changed
     later = photos.read_faces(is_later)
     unlearned = np.setdiff1d(later, photos.find_faces(others, is_later))
-    return LearnedGallery(np.setdiff1d(unlearned, photos.find_erased(own, is_later)), True, home_faces, True)
+    unlearned = np.setdiff1d(unlearned, photos.find_erased(own, is_later))
+    return replace(everything, listed=unlearned, distractors=np.setdiff1d(distractors, unlearned, assume_unique=True))
 
 
 @dataclass(frozen=True, eq=False)

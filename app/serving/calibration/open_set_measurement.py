@@ -56,12 +56,14 @@ class ProbeFaces:
 
     is_named: (n,) faces that were enrolled with a name: not those that labels alone name, since labels of faces that
         look alike would have strangers look farther away than they are
+    is_distractor: (n,) distractors that the model has not learned from
     names: (n,) number of the name of each face. Of people whom labels joined, each name weighs as much as somebody else
     is_joined: (n,) faces of such people. They are measured with the others, since some kinds of people may be joined
         more often; and the others alone, since labels may join people who look alike
     """
 
     is_named: Flags
+    is_distractor: Flags
     names: Ids
     is_joined: Flags
 
@@ -122,8 +124,9 @@ def measure_open_set(
         is_alone = ~probes.is_joined[enrolled.positions]
         if not is_alone.all():
             strangers += _summarise("leave-one-out", named.select(is_alone), len(people.ids))
-    if people.is_distractor.any() and people.is_named.any():
-        positions = people.sample(people.is_distractor, min(limit, MAX_DISTRACTOR_SEARCHES), rng)
+    if probes.is_distractor.any() and people.is_named.any():
+        count = min(limit, MAX_DISTRACTOR_SEARCHES)
+        positions = people.sample(people.is_distractor, count, rng, probes.is_distractor)
         strangers += _summarise("distractors", search_gallery(index, people, positions, rule), len(people.ids))
     several = None if enrolled is None or learned is not None else _keep_people_with_other_faces(enrolled, people)
     return OpenSetMeasurement(OpenSetCalibration(rule, tuple(strangers), learned is not None), several)
