@@ -54,9 +54,11 @@ def _values(schema: dict[str, Any]) -> str:
     )
     if schema["type"] == "string":
         return "path" if schema.get("format") == "path" else "text"
+    limit = f" to {schema['maximum']}" if "maximum" in schema else " or more"
     if "minimum" in schema:
-        return f"{kind}, {schema['minimum']} to {schema['maximum']}" if "maximum" in schema else f"{kind}, 0 or more"
-    return f"{kind} above 0" if "exclusiveMinimum" in schema else kind
+        return f"{kind}, {schema['minimum']}{limit}"
+    above = f"{kind} above {schema.get('exclusiveMinimum')}"
+    return kind if "exclusiveMinimum" not in schema else f"{above}, up{limit}" if "maximum" in schema else above
 
 
 if __name__ == "__main__":
