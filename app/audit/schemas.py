@@ -21,6 +21,9 @@ ENTRY: dict[str, JsonValue] = {
 }
 
 
+UNREADABLE = "audit.unreadable"
+
+
 class AuditEntryOut(BaseModel):
     """An entry of the audit log."""
 
@@ -28,20 +31,24 @@ class AuditEntryOut(BaseModel):
     number: int = Field(description="its place in the log; a bound key does not see every number")
     at: datetime
     action: str = Field(description="what was done, `noun.verb`; `audit.` for what the log says about itself")
-    key_id: str | None = Field(description="the key that was used; null: a command, or the service itself")
-    address: str | None = Field(description="the address that the request came from")
-    collection: str | None = Field(description="the collection it was done in; null: none, or it was not found")
-    resource: str | None = Field(description="`kind:id` of what it was done to; `subject:#...` is a keyed hash")
-    status: int | None = Field(description="the HTTP status of the answer; null: it was no request")
+    key_id: str | None = Field(None, description="the key that was used; null: a command, or the service itself")
+    address: str | None = Field(None, description="the address that the request came from")
+    collection: str | None = Field(None, description="the collection it was done in; null: none, or it was not found")
+    resource: str | None = Field(None, description="`kind:id` of what it was done to; `subject:#...` is a keyed hash")
+    status: int | None = Field(None, description="the HTTP status of the answer; null: it was no request")
     mac: str = Field(description="over this entry and the `mac` of the one before")
 
     @classmethod
     def of(cls, entry: AuditEntry) -> Self:
-        return cls(
-            number=entry.number, at=datetime.fromtimestamp(entry.at, UTC), action=entry.action, key_id=entry.key_id,
-            address=entry.address, collection=entry.collection_id, resource=entry.resource, status=entry.status,
-            mac=entry.mac,
-        )  # fmt: skip
+        """Describe an entry; UNREADABLE stands for one whose columns hold what the service has not written there."""
+        values = {
+            name: getattr(entry, name) for name in ("number", "action", "key_id", "address", "resource", "status")
+        }
+        try:
+            at = datetime.fromtimestamp(entry.at, UTC)
+            return cls.model_validate(values | {"at": at, "collection": entry.collection_id, "mac": entry.mac})
+        except (TypeError, ValueError, OverflowError, OSError):
+            return cls(number=entry.number, at=datetime.fromtimestamp(0, UTC), action=UNREADABLE, mac="")
 
 
 class AuditOut(BaseModel):

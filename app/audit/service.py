@@ -10,7 +10,7 @@ from app.db.subject_ids import list_spellings
 from app.db.tables import AuditEntry, AuditHead
 from app.deps.paging import read_page
 from app.errors import Invalid
-from app.storage.audit_log.chain import HEAD_ID
+from app.storage.audit_log.chain import HEAD_ID, MAX_NUMBER
 from app.storage.audit_log.drafts import ResourceNames
 
 
@@ -39,7 +39,8 @@ def list_entries(
 
 def _iterate_conditions(audit_filter: AuditFilter, names: ResourceNames) -> Iterator[ColumnElement[bool]]:
     last_cut = select(AuditHead.cut_number).where(AuditHead.id == HEAD_ID).scalar_subquery()
-    yield AuditEntry.number > func.coalesce(last_cut, 0)  # the service wrote none of those before
+    yield AuditEntry.number > func.coalesce(last_cut, 0)  # the service wrote none of those before, nor the largest
+    yield AuditEntry.number <= MAX_NUMBER
     if audit_filter.collection:
         yield AuditEntry.collection_id == audit_filter.collection
     if audit_filter.subject:

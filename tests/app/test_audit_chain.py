@@ -1,11 +1,14 @@
 """The chain of the audit log: what was altered, removed or set back is named, and the start can be cut off."""
 
+import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from sqlalchemy import delete, insert, select, text, update
 from sqlalchemy.orm import Session
 
+from app.audit.schemas import UNREADABLE, AuditEntryOut
 from app.audit.service import AuditFilter, list_entries
 from app.db.session import snapshot, writing
 from app.db.tables import AuditEntry, AuditHead, now
@@ -91,6 +94,14 @@ def test_entries_before_the_first_are_named_and_not_listed(resources: Resources)
     assert verify(resources).faults == ["the head of the log is missing"]
 
 
+def test_a_number_that_no_log_reaches_is_named_and_entries_are_appended(resources: Resources) -> None:
+    append(resources, 5)
+    attack(resources, insert_copy(2**63 - 1))
+    append(resources, 2)
+    assert list_numbers(resources) == [1, 2, 3, 4, 5, 6, 7]
+    assert verify(resources).faults == ["entry 8 is missing"]
+
+
 def list_numbers(resources: Resources) -> list[int]:
     every = AuditFilter(None, None, None, None, None)
     with snapshot(resources.database) as session:
@@ -124,8 +135,17 @@ def test_a_value_of_another_type_is_named(resources: Resources, column: str, kin
     assert mac_of_entry(resources, 6)
 
 
+@pytest.mark.parametrize("change", [{"at": "x"}, {"at": math.inf}, {"status": "x"}, {"mac": b"\xff"}, {"action": None}])
+def test_an_entry_that_cannot_be_shown_is_listed_as_unreadable(change: dict[str, Any]) -> None:
+    draft = EntryDraft.make("face.delete", key_id="k", collection="c", status=204)
+    values = {"number": 7, "at": draft.at, "action": draft.action, "status": 204, "mac": "0" * 64}
+    assert AuditEntryOut.of(AuditEntry(**values)).status == 204
+    listed = AuditEntryOut.of(AuditEntry(**values | change))
+    assert (listed.number, listed.action, listed.status) == (7, UNREADABLE, None)
+
+
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-@pytest.mark.parametrize("value", ["x'ff'", "'é'", "2.5", "-1"])
+@pytest.mark.parametrize("value", ["x'ff'", "'é'", "2.5", "-1", "9223372036854775807"])
 @pytest.mark.parametrize("column", ["number", "mac", "cut_number", "cut_mac", "signature"])
 def test_a_head_of_other_types_is_named_and_entries_are_appended(resources: Resources, column: str, value: str) -> None:
     append(resources, 5)

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
@@ -18,7 +19,10 @@ from app.serving.compensation.store import NO_COMPENSATION
 from app.serving.index_builder import IndexKey, build_index
 from app.serving.labels.constraints import ServedConstraints
 from app.serving.loaded_index import LoadedIndex
-from ml.identification.open_set import OpenSetCalibration
+from ml.distances import EUCLIDEAN
+from ml.identification.open_set import OpenSetCalibration, PersonThreshold
+from ml.types import Ids, Rows
+from tests.ml.test_open_set import crowd
 from tests.rows import GalleryWriter, make_model, people
 
 
@@ -119,3 +123,40 @@ def test_a_calibration_during_which_faces_are_removed_is_given_up(
     assert not renew_calibration(resources, loaded, ServedConstraints())
     monkeypatch.setattr(index, "rows", read_rows)
     assert renew_calibration(resources, loaded, ServedConstraints())
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("photos", [1, 2])
+def test_distractors_that_show_people_twice_have_no_more_strangers_named_than_stated(
+    resources: Resources, photos: int
+) -> None:
+    """A search for one of them finds the other photo, a distractor, and names nobody; one for a stranger does not."""
+    named, hidden = 60, 400
+    rows, _ = crowd(named + hidden + 1_500, 2)
+    rows = rows.reshape(-1, 2, rows.shape[1])
+    model = make_model("m-1", dim=rows.shape[2])
+    gallery = GalleryWriter(resources).make(model)
+    gallery.add({model.id: rows[:named].reshape(2 * named, -1)}, [f"p{i // 2}" for i in range(2 * named)])
+    others = rows[named : named + hidden, :photos].reshape(hidden * photos, -1)
+    gallery.add({model.id: others}, [None] * len(others), role="distractor")
+    measured = gallery_calibration.measure_gallery(resources, "staff", "identity", model)["open_set"]["calibration"]
+    threshold = OpenSetCalibration.from_dict(measured).threshold(0.1, len(gallery.pks))
+    assert threshold is not None
+    assert threshold.source == "distractors"
+    owners = np.concatenate([np.arange(named).repeat(2), named + np.arange(len(others))])
+    searched = np.concatenate([rows[:named].reshape(2 * named, -1), others])
+    is_named = find_named(searched, owners, named, rows[named + hidden :, 0], threshold)
+    assert threshold.high is not None
+    assert is_named.mean() < threshold.high
+    assert photos == 2 or is_named.mean() > 0.05, "distractors of different people have a part in the decision"
+
+
+def find_named(rows: Rows, owners: Ids, named: int, strangers: Rows, threshold: PersonThreshold) -> NDArray[np.bool_]:
+    """Return which of (Q, d) strangers a search names, by the nearest of the first owners. owners: rising"""
+    starts = np.flatnonzero(np.diff(owners, prepend=-1))
+    distances = EUCLIDEAN.distances(strangers, rows).astype(float)
+    means = np.add.reduceat(rows, starts) / np.diff(starts, append=len(rows))[:, None]
+    nearest = np.minimum.reduceat(distances, starts, axis=1)
+    base = threshold.rule.base_distances(nearest, EUCLIDEAN.distances(strangers, means).astype(float))
+    scored = threshold.rule.person_distances(base, np.ones(base.shape, np.bool_))
+    return (scored.argmin(1) < named) & (scored.min(1) <= threshold.person_distance)

@@ -10,7 +10,14 @@ from ml.distances import Distance
 from ml.errors import TooFewPairs
 from ml.identification.open_set import OpenSetCalibration
 from ml.identification.person_distance import DecisionRule
-from ml.identification.searches import Flags, GalleryPeople, SearchOutcomes, search_gallery
+from ml.identification.searches import (
+    Flags,
+    Floats,
+    GalleryPeople,
+    SearchOutcomes,
+    list_people,
+    search_gallery,
+)
 from ml.identification.stranger_searches import StrangerSearches
 from ml.indexes.base import Neighbours
 from ml.types import Ids, Rows
@@ -20,6 +27,9 @@ MAX_SEARCHES, MIN_SEARCHES = 3000, 500
 MAX_DISTRACTOR_SEARCHES = 1500
 MAX_MULTIPLICATIONS = 1e11
 """The limit of work, unless it would leave fewer than MIN_SEARCHES searches."""
+MIN_COMPARED, MAX_COMPARED = 30, 300
+NEAR_SHARE, MAX_DEVIATIONS = 0.2, 4.0
+"""The nearest fifth of strangers, and how many standard deviations more distractors may be as near as these."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,9 +137,36 @@ def measure_open_set(
     if probes.is_distractor.any() and people.is_named.any():
         count = min(limit, MAX_DISTRACTOR_SEARCHES)
         positions = people.sample(people.is_distractor, count, rng, probes.is_distractor)
+        if _show_people_several_times(index, people, positions, rng):
+            index = LockedIndex(loaded, people.ids[~people.is_distractor[people.owners]])
         strangers += _summarise("distractors", search_gallery(index, people, positions, rule), len(people.ids))
     several = None if enrolled is None or learned is not None else _keep_people_with_other_faces(enrolled, people)
     return OpenSetMeasurement(OpenSetCalibration(rule, tuple(strangers), learned is not None), several)
+
+
+def _show_people_several_times(
+    index: LockedIndex, people: GalleryPeople, positions: Ids, rng: np.random.Generator
+) -> bool:
+    """Return whether distractors, at (S,) positions, have a face as near as few strangers have.
+
+    Then they show some people several times: a search for one finds the other photo of that person, a distractor, and
+    names nobody, which no search for a stranger does. Searched for among the other faces alone, they are named no less
+    often than strangers. If few people have a name, nothing is known.
+    """
+    named = people.sample(people.is_named, MAX_COMPARED, rng)
+    compared = rng.permutation(positions)[:MAX_COMPARED]
+    if min(len(named), len(compared)) < MIN_COMPARED:
+        return False
+    of_named, of_distractors = (_measure_nearest_others(index, people, faces) for faces in (named, compared))
+    share = (of_distractors <= np.quantile(of_named, NEAR_SHARE)).mean()
+    deviation = np.sqrt(NEAR_SHARE * (1 - NEAR_SHARE) * (1 / len(named) + 1 / len(compared)))
+    return bool(share > NEAR_SHARE + MAX_DEVIATIONS * deviation)
+
+
+def _measure_nearest_others(index: LockedIndex, people: GalleryPeople, positions: Ids) -> Floats:
+    """Return (S,) distances of the nearest face of anybody else from the faces at these positions."""
+    ids = people.ids[positions]
+    return list_people(index, people, index.rows(ids), people.owners[positions], ids)[0].nearest[:, 0]
 
 
 def _summarise(source: Any, outcomes: SearchOutcomes, faces: int) -> list[StrangerSearches]:

@@ -139,9 +139,14 @@ class _OwnDistances(NamedTuple):
 
 
 def _measure_own_distances(model: Model, rows: Rows, people: Ids, probes: Ids) -> _OwnDistances | None:
-    """Return None where too few people have several photos. rows, people, probes: see `SeenPeople`"""
+    """Return None where too few people have several photos. rows, people, probes: see `SeenPeople`
+
+    Only these people tell how far others are: several photos of a distractor count as several people.
+    """
     genuine = sample_genuine(rows, people, GENUINE_PAIRS, 0, model.metric)
-    if len(genuine) < MIN_GENUINE_PAIRS:
+    counted, counts = np.unique(people, return_counts=True)
+    probes = probes[np.isin(people[probes], counted[counts > 1])]
+    if len(genuine) < MIN_GENUINE_PAIRS or not len(probes):
         return None
     distances = model.metric.distances(rows[probes], rows).astype(np.float64)
     distances[people[probes][:, None] == people] = np.inf

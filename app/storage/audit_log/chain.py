@@ -25,6 +25,8 @@ from app.storage.installation_key import InstallationKey, read_installation_key
 HEAD_ID = 1
 NO_MAC = ""
 """What the MAC of the first entry covers in place of the one before."""
+MAX_NUMBER = 2**53
+"""No log is so long: entries with larger numbers are not of it."""
 HEAD_INVALID, ROLLED_BACK, LOST, CUT = "audit.head-invalid", "audit.rolled-back", "audit.lost", "audit.cut"
 """Entries of the log about itself."""
 
@@ -70,7 +72,7 @@ class AuditChain:
         head = session.get(AuditHead, HEAD_ID, with_for_update=True, populate_existing=True) or self._add_head(session)
         is_signed = self.is_signed(head)
         correct_numbers(head)
-        last = session.scalar(select(func.max(AuditEntry.number))) or 0
+        last = session.scalar(select(func.max(AuditEntry.number)).where(AuditEntry.number <= MAX_NUMBER)) or 0
         faults: list[EntryDraft] = []
         if not is_signed:
             faults.append(_make_fault(HEAD_INVALID, head.number))
@@ -132,7 +134,7 @@ def correct_numbers(head: AuditHead) -> None:
     """Set a number of the head to 0 if no chain can have it: SQLite stores any value in any column."""
     for name in ("number", "cut_number"):
         number = getattr(head, name)
-        if not isinstance(number, int) or number < 0:
+        if not isinstance(number, int) or not 0 <= number <= MAX_NUMBER:
             setattr(head, name, 0)
 
 
