@@ -195,6 +195,19 @@ def test_a_collection_without_embeddings_by_the_model_is_compared_by_some_that_a
     assert measured["open_set"]["calibration"]["optimistic"]
 
 
+def test_people_seen_elsewhere_are_recognised_among_distractors_that_show_them_twice(resources: Resources) -> None:
+    """Two photos of a distractor do not tell how near two strangers may be."""
+    model = replace(make_model("m-learned", dim=32), provenance=LEARNED)
+    taken = people(140, 4, dim=32)[0].reshape(140, 4, 32)
+    studio, staff = GalleryWriter(resources, "studio").make(model), GalleryWriter(resources).make(model)
+    studio.add({model.id: taken[40:, :2].reshape(200, 32)}, [f"s{number // 2}" for number in range(200)])
+    staff.add({model.id: taken[:40, :2].reshape(80, 32)}, [f"n{number // 2}" for number in range(80)])
+    staff.add({model.id: taken[40:, 2:].reshape(200, 32)}, [None] * 200, role="distractor")
+    measured = gallery_calibration.measure_gallery(resources, "staff", "identity", model)
+    assert 0.3 < measured["seen_share"] < 0.9, "two thirds of its people and distractors, half of which are as near"
+    assert strangers(resources, model) == ([("held-out", 50)], True)
+
+
 def test_damaged_corrections_of_the_other_collection_do_not_keep_its_photos_from_being_recognised(
     resources: Resources,
 ) -> None:
