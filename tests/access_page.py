@@ -57,7 +57,10 @@ and lists leave it out. The first start prints an admin's key that is bound to n
   counts of requests, are for keys that are bound to none.
 - What a bound key can tell of others: cursors, ids of labels and clusters and `number` in the audit log rise with the
   rows of all collections; 503 and waiting times show that the service is busy, 503 of `/readyz` that some deployment is
-  not ready, and 409 `TooManySnapshots` that `LIKENESS_MAX_SNAPSHOTS` are kept.
+  not ready, and 409 `TooManySnapshots` that `LIKENESS_MAX_SNAPSHOTS` are kept. Where a model that has learned from
+  another collection serves its own, an admin who enrols somebody and compares models can tell whether the model has
+  learned from that person: measurements count people who were seen elsewhere. Serve a collection whose admins must not
+  know by a model of its own.
 - Folders below `LIKENESS_IMPORT_ROOTS` can be imported by every operator, bound or not.
 
 ## Secrets and revocation
