@@ -39,8 +39,9 @@ def list_entries(
 
 def _iterate_conditions(audit_filter: AuditFilter, names: ResourceNames) -> Iterator[ColumnElement[bool]]:
     last_cut = select(AuditHead.cut_number).where(AuditHead.id == HEAD_ID).scalar_subquery()
-    yield AuditEntry.number > func.coalesce(last_cut, 0)  # the service wrote none of those before, nor the largest
-    yield AuditEntry.number <= MAX_NUMBER
+    number = AuditEntry.number + 0  # so that no database takes these limits for where a page begins
+    yield number > func.coalesce(last_cut, 0)  # the service wrote none of those before, nor the largest
+    yield number <= MAX_NUMBER
     if audit_filter.collection:
         yield AuditEntry.collection_id == audit_filter.collection
     if audit_filter.subject:

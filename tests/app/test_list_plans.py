@@ -27,6 +27,7 @@ from app.db.tables import (
     Training,
 )  # fmt: skip
 from app.deps.paging import encode_token
+from app.storage.audit_log.drafts import EntryDraft
 from tests.openapi_checker import openapi_document
 from tests.rows import GalleryWriter, make_model, people
 from tests.service import Service
@@ -158,6 +159,9 @@ def grow_lists(service: Service, start: int) -> None:
         add(Erasure, [of_collection | ERASURE for _ in numbers])
         add(Training, [{"request": collection} for _ in numbers])
         add(Evaluation, [{"request": collection} for _ in numbers])
+        resources.audit_chain.append(
+            session, (EntryDraft.make("face.delete", key_id="k", collection=examples.COLLECTION) for _ in numbers)
+        )
 
 
 def _add_rows(session: Session, row: type[Base], values: list[dict[str, Any]], *returned: Any) -> list[Any]:
