@@ -122,6 +122,9 @@ def _overwrite_alone(database: Engine, path: Path, file: int, layout: "_PageLayo
             try:
                 if log.exists() and log.stat().st_size:
                     continue  # another wrote meanwhile
+                with database.begin():  # raises Busy if the path names another file than the one that is locked
+                    if not os.path.samestat(os.fstat(file), path.stat()):
+                        return False
                 for page in pages:
                     for start, unused in layout.find_unused(os.pread(file, layout.page_bytes, page)):
                         os.pwrite(file, bytes(len(unused)), page + start)
@@ -184,12 +187,6 @@ def _find_unused_bytes(file: int, layout: _PageLayout) -> Iterator[tuple[int, by
                 for _, unused in layout.find_unused(block[start : start + layout.page_bytes]):
                     yield offset + start, unused
         offset += len(block)
-
-
-def read_unused_bytes(path: Path) -> Iterator[bytes]:
-    """Yield what lies between the pointers and the rows of the pages of a SQLite database, if it is not only zeros."""
-    file = _keep_open(path, path.stat().st_ino)
-    yield from (unused for _, unused in _find_unused_bytes(file, _PageLayout.read(file)))
 
 
 @cache

@@ -3,6 +3,7 @@
 import os
 import random
 import resource
+import shutil
 import sqlite3
 import struct
 import threading
@@ -16,7 +17,7 @@ from sqlalchemy import Engine, select, text
 
 from app.config import Settings
 from app.db import compaction
-from app.db.compaction import compact_deleted, read_unused_bytes, rewrite_database
+from app.db.compaction import compact_deleted, rewrite_database
 from app.db.session import close_database, open_database, reading, writing
 from app.db.tables import Collection
 from app.errors import Busy
@@ -59,6 +60,12 @@ def test_a_full_disk_makes_a_compaction_wait_and_not_fail(tmp_path: Path) -> Non
     with sqlite3.connect(file) as opened:
         assert opened.execute("select count(*) from collections").fetchone() == (COLLECTIONS,)
     opened.close()
+
+
+def read_unused_bytes(path: Path) -> Iterator[bytes]:
+    """Yield the bytes that a compaction would overwrite."""
+    file = compaction._keep_open(path, path.stat().st_ino)
+    yield from (unused for _, unused in compaction._find_unused_bytes(file, compaction._PageLayout.read(file)))
 
 
 def write_into_unused_bytes(file: Path, remnant: bytes, beside: bytes = b"") -> None:
@@ -227,3 +234,15 @@ def test_a_page_that_is_no_page_of_a_tree_is_left_alone(collections: Engine, tmp
         strange = (head + struct.pack(">HH", *pointers) + text)[:page_bytes]
         (tmp_path / "other").write_bytes(pages + strange)
         assert (text[:100] in b"".join(read_unused_bytes(tmp_path / "other"))) == is_found
+
+
+def test_another_file_that_has_taken_the_place_of_the_database_is_left_alone(
+    collections: Engine, tmp_path: Path
+) -> None:
+    """Nobody has locked it: those who use it may write at the same moment."""
+    file = tmp_path / "likeness.sqlite"
+    shutil.copyfile(file, tmp_path / "other")
+    os.replace(tmp_path / "other", file)
+    with pytest.raises(Busy, match="replaced"):
+        compact_deleted(collections)
+    assert REMNANT in file.read_bytes()

@@ -116,17 +116,17 @@ def read_learned_gallery(
     is_changed = Face.change > max(learned[name] for name in own)
     is_distractor = Face.role == DISTRACTOR
     distractors = np.union1d(photos.read_faces(is_distractor & is_changed), photos.find_faces(others, is_distractor))
-    everything = LearnedGallery(np.empty(0, np.int64), True, home_faces, True)
+    all_learned = LearnedGallery(np.empty(0, np.int64), True, home_faces, True)
     created_at = model.provenance.get(COLLECTIONS_CREATED_AT, {}).get(key.collection, key.collection_created_at)
     if created_at != key.collection_created_at:
-        return everything
+        return all_learned
     if record is None:
-        return replace(everything, distractors=distractors)
+        return replace(all_learned, distractors=distractors)
     is_later = (Face.created_at > record.created_at) & is_changed
     later = photos.read_faces(is_later)
     unlearned = np.setdiff1d(later, photos.find_faces(others, is_later))
     unlearned = np.setdiff1d(unlearned, photos.find_erased(own, is_later))
-    return replace(everything, listed=unlearned, distractors=np.setdiff1d(distractors, unlearned, assume_unique=True))
+    return replace(all_learned, listed=unlearned, distractors=np.setdiff1d(distractors, unlearned, assume_unique=True))
 
 
 @dataclass(frozen=True, eq=False)
