@@ -241,6 +241,8 @@ def test_another_file_that_has_taken_the_place_of_the_database_is_left_alone(
 ) -> None:
     """Nobody has locked it: those who use it may write at the same moment."""
     file = tmp_path / "likeness.sqlite"
+    with reading(collections) as session:  # a connection that is open already
+        session.scalars(select(Collection.id)).all()
     shutil.copyfile(file, tmp_path / "other")
     os.replace(tmp_path / "other", file)
     with pytest.raises(Busy, match="replaced"):
