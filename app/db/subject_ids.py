@@ -37,6 +37,8 @@ def check_visible(name: str) -> str:
     """Refuse blanks and characters by which two names differ and look the same. Raises ValueError."""
     if name != name.strip(" "):
         raise ValueError("may not begin or end with a blank (U+0020 SPACE)")
+    if name.isascii() and name.isprintable():
+        return name
     for before, character, after in zip(f" {name}", name, f"{name[1:]} ", strict=False):
         if _is_invisible(character) and not _is_spelling(before, character, after):
             called = unicodedata.name(character, "a control character")

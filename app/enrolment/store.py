@@ -14,8 +14,8 @@ from sqlalchemy.orm import Session
 
 from app.db.session import writing
 from app.db.subject_ids import compose, list_spellings
-from app.db.tables import Collection, Deployment, Embedding, Face, Job, Subject, now
-from app.enrolment.bulk_rows import EMBEDDING_COLUMNS, FACE_COLUMNS, insert_rows, iterate_face_ids
+from app.db.tables import Collection, Deployment, Face, Job, Subject, now
+from app.enrolment.bulk_rows import insert_columns, insert_embeddings, make_face_ids
 from app.enrolment.photo_analysis import AnalysedPhoto, round_box
 from app.enrolment.preparation import PreparedPhotos, list_champions, list_models_to_embed, prepare_photos
 from app.errors import Busy
@@ -25,7 +25,6 @@ from app.queue.jobs import enqueue
 from app.queue.messages import FitFirst
 from app.resources import Resources
 from app.storage.blob_store import Blobs
-from app.storage.embedding_codec import encode_embeddings
 from app.storage.model_cache import LBP_MODEL
 
 MAX_ATTEMPTS = 8
@@ -224,9 +223,9 @@ class _EnrolmentTransaction:
     def _write_rows(self) -> None:
         """Write the new faces and their embeddings. The faces get their keys, and stay outside of the session."""
         faces = list(self.added.values())
-        for face, face_id in zip(faces, iterate_face_ids(len(faces)), strict=True):
+        for face, face_id in zip(faces, make_face_ids(len(faces)), strict=True):
             face.face_id = face_id
-        insert_rows(self.session, Face, FACE_COLUMNS, list(map(_list_values, faces)))
+        insert_columns(self.session, Face, len(faces), _list_columns(faces))
         columns = Face.__table__.c
         is_new = (columns.collection_id == self.collection_id, columns.change == faces[0].change)
         chosen = select(columns.face_id, columns.pk).where(*is_new)
@@ -235,9 +234,7 @@ class _EnrolmentTransaction:
             face.pk = pks[face.face_id]
         positions = list(self.added)
         for (model, task), rows in self.prepared.vectors.items():
-            vectors = zip(faces, encode_embeddings(rows[positions]), strict=True)
-            values = [(model, task, face.pk, vector) for face, vector in vectors]
-            insert_rows(self.session, Embedding, EMBEDDING_COLUMNS, values)
+            insert_embeddings(self.session, model, task, [face.pk for face in faces], rows[positions])
 
 
 def _is_same_enrolment(face: Face, photo: AnalysedPhoto, number: int, names: dict[int, str]) -> bool:
@@ -266,10 +263,21 @@ def _make_row(collection_id: str, photo: AnalysedPhoto, number: int, subject: Su
     )
 
 
-def _list_values(face: Face) -> tuple[Any, ...]:
-    """Return the values of FACE_COLUMNS, for `insert_rows`."""
-    return (
-        face.face_id, face.collection_id, face.subject_pk, face.role, face.image_id, face.number,
-        face.external_image_id, face.source, json.dumps(face.bounding_box), json.dumps(face.landmarks),
-        json.dumps(face.quality), json.dumps(face.attributes), face.change, face.created_at,
-    )  # fmt: skip
+def _list_columns(faces: Sequence[Face]) -> dict[str, list[Any]]:
+    """Return the values of the new faces by column, for `insert_columns`."""
+    return {
+        "face_id": [face.face_id for face in faces],
+        "collection_id": [face.collection_id for face in faces],
+        "subject_pk": [face.subject_pk for face in faces],
+        "role": [face.role for face in faces],
+        "image_id": [face.image_id for face in faces],
+        "number": [face.number for face in faces],
+        "external_image_id": [face.external_image_id for face in faces],
+        "source": [face.source for face in faces],
+        "bounding_box": [json.dumps(face.bounding_box) for face in faces],
+        "landmarks": [json.dumps(face.landmarks) for face in faces],
+        "quality": [json.dumps(face.quality) for face in faces],
+        "metadata": [json.dumps(face.attributes) for face in faces],
+        "change": [face.change for face in faces],
+        "created_at": [face.created_at for face in faces],
+    }

@@ -142,20 +142,24 @@ class IndexFollower:
         while not self._stopping.wait(WATCH_SECONDS):
             self.resources.reach.note_silence()
 
-    def _pause(self) -> float:
-        """Return after how many seconds the next step is due though nobody tells of a change."""
+    def _pause(self, began_at: float) -> float:
+        """Return after how many seconds the next step is due though nobody tells of a change.
+
+        began_at: when the last one began, by the monotonic clock; while it ran, others may have changed more
+        """
         if self.resources.reach is not None and self.resources.reach.find_fault():
             return 0.0  # the last step began before the database was back
-        poll, due_in = self.resources.settings.poll_seconds, self.reporter.due_in
-        return poll if due_in is None else min(poll, due_in)
+        poll = max(0.0, began_at + self.resources.settings.poll_seconds - time.monotonic())
+        return poll if self.reporter.due_in is None else min(poll, self.reporter.due_in)
 
     def _run(self) -> None:
         heaps = HeapTrimmer()
         while not self._stopping.is_set():
+            began_at = time.monotonic()
             try:
                 self.step()
                 heaps.trim_if_due()  # of all threads of the process: this one looks at it now and then anyway
-                self.resources.notifier.wait("changes", self._pause())
+                self.resources.notifier.wait("changes", self._pause(began_at))
             except (OperationalError, Busy) as error:
                 log.warning("follower.database_away error=%s", error)
                 if self.resources.reach is not None:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
-from sqlalchemy import ColumnElement, Engine, delete, exists, insert, select, update
+from sqlalchemy import ColumnElement, Engine, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.exc import StaleDataError
@@ -18,6 +18,8 @@ MIN_INTERVAL_SECONDS = 0.2
 """While changes come all the time, they are written together, so that writers of the database are rarely held up."""
 ALIVE_SECONDS = 15.0
 """A follower without a heartbeat for longer than this does not count: its process has died."""
+MAX_REPORT_SECONDS = 15.0
+"""How long a process may take to report that it serves a new collection."""
 
 ReportedState = tuple[str, int, int, float]  # model id, change, number of vectors, when the collection was made
 
@@ -120,10 +122,16 @@ def is_alive() -> ColumnElement[bool]:
 
 
 def have_followers_caught_up(session: Session, collection: str, change: int) -> bool:
-    """Whether the index of every process that serves the collection holds this change."""
-    behind = exists().where(
-        Follower.collection_id == collection,
-        is_alive(),
-        Follower.change < change,
-    )
-    return not session.scalar(select(behind))
+    """Whether the index of every process that serves the collection holds this change.
+
+    Until a collection is MAX_REPORT_SECONDS old, every living process is held to serve it, and one at least: it may not
+    have reported it yet.
+    """
+    reported = select(Follower.process).where(Follower.collection_id == collection, is_alive())
+    if session.scalar(reported.where(Follower.change < change).limit(1)) is not None:
+        return False
+    created_at = session.scalar(select(Collection.created_at).where(Collection.id == collection))
+    if created_at is None or not 0 <= now() - created_at < MAX_REPORT_SECONDS:
+        return True
+    living = set(session.scalars(select(Follower.process).where(is_alive()).distinct()))
+    return bool(living) and living == set(session.scalars(reported.distinct()))

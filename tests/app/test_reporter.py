@@ -6,13 +6,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sqlalchemy import delete, select
+from sqlalchemy import delete, select, update
 
 from app.db.session import reading, writing
-from app.db.tables import Follower
+from app.db.tables import Collection, Follower, now
 from app.galleries.deletion import delete_collection
 from app.publishing.pointers import lock_collection
-from app.serving.reporter import MIN_INTERVAL_SECONDS, Reporter
+from app.serving.reporter import MAX_REPORT_SECONDS, MIN_INTERVAL_SECONDS, Reporter, have_followers_caught_up
 from tests.databases import remove_test_data
 from tests.rows import GalleryWriter, make_model
 
@@ -48,6 +48,28 @@ def test_changes_that_follow_at_once_are_written_together(resources: Any) -> Non
     assert report(None) == ([4], True)
     time.sleep(reporter.due_in or 0)
     assert report(None) == ([], False)
+
+
+def test_a_new_collection_is_searchable_once_every_living_process_serves_it(resources: Any) -> None:
+    """An import into it would otherwise have ended before anybody could find its faces."""
+    GalleryWriter(resources, "guests").make(MODEL)
+
+    def is_searchable(change: int = 1) -> bool:
+        with reading(resources.database) as session:
+            return have_followers_caught_up(session, "guests", change)
+
+    first, second = (Reporter(resources.database, process) for process in ("first", "second"))
+    assert not is_searchable(), "nobody serves it yet"
+    first.report(serve(1, collection="guests"))
+    assert is_searchable()
+    assert not is_searchable(2)
+    GalleryWriter(resources).make(MODEL)
+    second.report(serve(1))
+    assert not is_searchable(), "the second process has not reported it"
+    with writing(resources.database) as session:
+        session.execute(update(Collection).values(created_at=now() - MAX_REPORT_SECONDS))
+    assert is_searchable(), "after so long it will not"
+    assert not is_searchable(2)
 
 
 def test_a_change_is_written_without_the_rows_of_other_deployments(

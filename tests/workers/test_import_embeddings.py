@@ -198,8 +198,10 @@ def test_a_run_that_begins_beside_another_keeps_its_progress(staff: Resources, m
         with suppress(FileNotFoundError):  # of the run that ends last: the first removes the files
             embedding_import.import_embeddings(message, JobContext(job, "w", staff))
 
+    check = RowTable.check
+
     def run_another(table: RowTable, rows: int) -> None:
-        monkeypatch.undo()
+        monkeypatch.setattr(RowTable, "check", check)
         run()
 
     monkeypatch.setattr(RowTable, "check", run_another)

@@ -1,7 +1,9 @@
 """Enrol the rows of an imported file of vectors, batch by batch. A batch and the job's progress are one transaction."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -33,7 +35,7 @@ from workers.context import Interrupted, JobContext
 
 log = logging.getLogger("likeness.import")
 
-MAX_BATCH_ROWS, MAX_BATCH_BYTES = 32_768, 16 * 2**20
+MAX_BATCH_ROWS, MAX_BATCH_BYTES = 65_536, 16 * 2**20
 
 
 @dataclass(frozen=True)
@@ -76,10 +78,11 @@ class VectorImport:
             start = job.done + job.failed
             external = get_external(session, get_collection(session, self.collection))
         assert external is not None, "the API accepts vectors for no other collection"
-        for batch in self._iterate_prepared(external, start):
-            self.context.check()
-            self._store(batch)
-            yield batch.end
+        with closing(_read_ahead(self._iterate_prepared(external, start))) as batches:
+            for batch in batches:
+                self.context.check()
+                self._store(batch)
+                yield batch.end
 
     def _iterate_prepared(self, external: External, start: int) -> Iterator[_Batch]:
         """Yield the rows from `start` on in batches, checked."""
@@ -140,6 +143,15 @@ class VectorImport:
         with large_cache(session):
             outcome = store_batch(session, collection, batch.records, usable, needs_consent)
         _record_outcome(session, job, batch, outcome)
+
+
+def _read_ahead(batches: Iterator[_Batch]) -> Generator[_Batch]:
+    """Yield the same batches, and prepare the next one in a thread meanwhile: the database does not hold the GIL."""
+    with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as thread:
+        waiting = thread.submit(next, batches, None)
+        while (batch := waiting.result()) is not None:
+            waiting = thread.submit(next, batches, None)
+            yield batch
 
 
 def _prepare(external: External, start: int, part: Rows, stated: Sequence[VectorRow | str]) -> _Batch:

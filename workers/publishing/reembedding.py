@@ -8,11 +8,10 @@ from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
 from app.db.session import reading, writing
-from app.db.tables import Embedding, Face, now
-from app.enrolment.bulk_rows import EMBEDDING_COLUMNS, insert_rows
+from app.db.tables import Face, now
+from app.enrolment.bulk_rows import insert_embeddings
 from app.publishing.pointers import select_faces_without_embedding
 from app.serving.index_builder import find_embedding_size
-from app.storage.embedding_codec import encode_embeddings
 from app.storage.stored_faces import CropsDamaged, StoredFace
 from ml.model import Model
 from ml.types import Rows
@@ -112,12 +111,9 @@ def store_embeddings(session: Session, model: str, vectors: Mapping[str, Rows], 
     """Store the missing embeddings of the faces that still exist. vectors: task -> (N, d); pks: of the N faces."""
     existing = select(Face.pk).where(Face.pk.in_(pks)).with_for_update(read=True, key_share=True)
     existing_pks = set(session.scalars(existing))
-    if not existing_pks:
-        return
+    kept = [position for position, pk in enumerate(pks) if pk in existing_pks]
     for task, rows in vectors.items():
-        embeddings = zip(pks, encode_embeddings(rows), strict=True)
-        values = [(model, task, pk, vector) for pk, vector in embeddings if pk in existing_pks]
-        insert_rows(session, Embedding, EMBEDDING_COLUMNS, values)
+        insert_embeddings(session, model, task, [pks[position] for position in kept], rows[kept])
 
 
 def _count_faces(context: JobContext, collection: str) -> int:

@@ -24,6 +24,7 @@ SEPARATOR = re.compile(r"[;\t]")
 OTHER_SEPARATOR = re.compile(r"[;\t|]")
 """Of columns, in files of other programs. A bar may be in a name, unless it is the only one."""
 KNOWN_COLUMNS = ("file", "subject", "external_id", "external_image_id", "role", "source", "metadata")
+KEPT_COLUMNS = set(KNOWN_COLUMNS) - {"metadata"}
 MEANT_COLUMNS = {name.replace("_", ""): name for name in (*KNOWN_COLUMNS, *PERSONS_COLUMNS)}
 """A column in small letters without anything between them -> the column that is meant."""
 
@@ -63,14 +64,15 @@ class _BlockReader(io.RawIOBase):
         return count
 
 
-def parse_rows(file: BinaryIO, name: str) -> Iterator[dict[str, Any]]:
+def parse_rows(file: BinaryIO, name: str, start: int = 0) -> Iterator[dict[str, Any]]:
     """Yield the rows of a manifest, which is CSV or JSON lines by its name, in bounded memory.
 
+    start: how many rows to leave out, which are not parsed to their end
     Raises Invalid with the number of a row that cannot be parsed.
     """
     text = io.TextIOWrapper(file, "utf-8-sig", newline="" if name.endswith(".csv") else None)
-    rows = _parse_csv(text) if name.endswith(".csv") else _parse_json_lines(text)
-    number = 0
+    rows = _parse_csv(text, start) if name.endswith(".csv") else _parse_json_lines(text, start)
+    number = start
     try:
         for row in rows:
             yield _fold_metadata(row)
@@ -81,20 +83,26 @@ def parse_rows(file: BinaryIO, name: str) -> Iterator[dict[str, Any]]:
         text.detach()  # the caller closes the file
 
 
-def _parse_csv(text: io.TextIOWrapper) -> Iterator[dict[str, Any]]:
+def _parse_csv(text: io.TextIOWrapper, start: int) -> Iterator[dict[str, Any]]:
     lines = _RowLines(text)
-    rows = csv.DictReader(lines)
-    if len(rows.fieldnames or ()) > MAX_COLUMNS:
+    rows = csv.reader(lines)
+    names = next(rows, [])
+    if len(names) > MAX_COLUMNS:
         raise ValueError(f"it has more than {MAX_COLUMNS:,} columns")
-    names = [name for name in rows.fieldnames or () if name]
-    _check_separator(names)
-    _check_unique("column", names)
+    _check_separator(list(filter(None, names)))
+    _check_unique("column", list(filter(None, names)))
     lines.start_row()
+    count = 0
     for row in rows:
-        if row.pop(None, None):
-            raise ValueError("it has more columns than the first line")
-        yield {k: v for k, v in row.items() if v}
         lines.start_row()
+        if not row:
+            continue
+        count += 1
+        if count <= start:
+            continue
+        if len(row) > len(names):
+            raise ValueError("it has more columns than the first line")
+        yield {name: value for name, value in zip(names, row, strict=False) if value}
 
 
 def _check_separator(names: Sequence[str]) -> None:
@@ -105,15 +113,20 @@ def _check_separator(names: Sequence[str]) -> None:
             raise ValueError(f"columns must be separated by commas; {name[:MAX_QUOTED_CHARACTERS]!r} is no column name")
 
 
-def _parse_json_lines(text: io.TextIOWrapper) -> Iterator[dict[str, Any]]:
+def _parse_json_lines(text: io.TextIOWrapper, start: int) -> Iterator[dict[str, Any]]:
     lines = _RowLines(text)
+    count = 0
     for row_text in lines:
         lines.start_row()
-        if row_text.strip():
-            row = _parse_json(row_text)
-            if not isinstance(row, dict):
-                raise ValueError("it is not a JSON object")
-            yield row
+        if not row_text.strip():
+            continue
+        count += 1
+        if count <= start:
+            continue
+        row = _parse_json(row_text)
+        if not isinstance(row, dict):
+            raise ValueError("it is not a JSON object")
+        yield row
 
 
 class _RowLines:
@@ -179,6 +192,8 @@ def _fold_metadata(row: dict[str, Any]) -> dict[str, Any]:
 
     Raises ValueError for those of a person, and for names that are nearly those of known ones.
     """
+    if row.keys() <= KEPT_COLUMNS:
+        return row | {"metadata": {}}
     for name in row:
         if name in KNOWN_COLUMNS or len(name) > MAX_QUOTED_CHARACTERS:
             continue

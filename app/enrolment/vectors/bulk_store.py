@@ -3,14 +3,16 @@
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import NamedTuple
 
 from sqlalchemy import delete, exists, func, insert, select
 from sqlalchemy.orm import Session
 
+from app.db.session import stream_raw_rows
 from app.db.subject_ids import compose, list_spellings
-from app.db.tables import Collection, Embedding, Face, Subject, now
-from app.enrolment.bulk_rows import EMBEDDING_COLUMNS, FACE_COLUMNS, insert_rows, iterate_face_ids
+from app.db.tables import Collection, Face, Subject, now
+from app.enrolment.bulk_rows import insert_columns, insert_embeddings, make_face_ids
 from app.enrolment.preparation import ModelTask
 from app.enrolment.vectors.row_table import VectorRow
 from app.galleries.retention import find_refusal
@@ -123,34 +125,39 @@ class _BatchTransaction:
 
     def _insert_faces(self, records: Sequence[VectorRecord]) -> None:
         """Insert the faces that do not exist yet."""
-        pks = {name: person.pk for name, person in self.people.items()}
-        face_ids = iterate_face_ids(len(records))
-        collection, change, at = self.collection.id, self.collection.change, now()
-        rows = [
-            (
-                next(face_ids), collection, None if row.subject is None else pks[row.subject], row.role, image_id, 0,
-                row.external_image_id, row.source, "{}", "[]", "{}",
-                json.dumps(row.metadata) if row.metadata else "{}", change, at,
-            )
-            for _, image_id, row in records
-        ]  # fmt: skip
-        insert_rows(self.session, Face, FACE_COLUMNS, rows)
+        pks: dict[str | None, int | None] = {name: person.pk for name, person in self.people.items()} | {None: None}
+        rows = [record.row for record in records]
+        columns = {
+            "face_id": make_face_ids(len(records)),
+            "collection_id": self.collection.id,
+            "subject_pk": [pks[row.subject] for row in rows],
+            "role": [row.role for row in rows],
+            "image_id": [record.image_id for record in records],
+            "number": 0,
+            "external_image_id": [row.external_image_id for row in rows],
+            "source": [row.source for row in rows],
+            "bounding_box": "{}",
+            "landmarks": "[]",
+            "quality": "{}",
+            "metadata": [json.dumps(row.metadata) if row.metadata else "{}" for row in rows],
+            "change": self.collection.change,
+            "created_at": now(),
+        }
+        insert_columns(self.session, Face, len(records), columns)
 
     def _read_new(self) -> dict[str, int]:
         """Return the ids of the vectors that were new, each with the pk of its face, in the order of enrolment."""
         faces = Face.__table__.c
         is_new = (faces.collection_id == self.collection.id, faces.change == self.collection.change)
         chosen = select(faces.image_id, faces.pk).where(*is_new).order_by(faces.pk)
-        return {row.image_id: row.pk for row in self.session.connection().execute(chosen)}
+        return dict(chain.from_iterable(stream_raw_rows(self.session, chosen)))
 
     def _insert_embeddings(self, records: Sequence[VectorRecord], new: dict[str, int]) -> None:
         """Insert the embeddings of the new faces. new: id of the vector -> pk of its face"""
         first = {record.image_id: record.position for record in reversed(records)}
         positions = [first[image_id] for image_id in new]
         for (model, task), rows in self.embeddings.items():
-            vectors = zip(new.values(), encode_embeddings(rows[positions]), strict=True)
-            values = [(model, task, pk, vector) for pk, vector in vectors]
-            insert_rows(self.session, Embedding, EMBEDDING_COLUMNS, values)
+            insert_embeddings(self.session, model, task, list(new.values()), rows[positions])
 
     def _check_existing(self, records: Sequence[VectorRecord], new: dict[str, int]) -> None:
         """Refuse the vectors that are enrolled under another subject or role, be it by this batch."""

@@ -1,13 +1,13 @@
 """Read the table that comes with vectors, CSV or JSON lines: one row a vector, in their order."""
 
+import dataclasses
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
 
 from app.db.field_types import ArchivedSubjectId, ExternalId, ExternalImageId, Metadata, Role, Source
 from app.enrolment.archives.manifest_rows import parse_rows
@@ -17,22 +17,23 @@ TABLE_NAMES = {".csv": "table.csv", ".jsonl": "table.jsonl"}
 """Suffix of a stored table -> what errors call it."""
 
 
-class VectorRow(BaseModel):
+@dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
+class VectorRow:
     """What a table says of one vector. Columns other than these become metadata."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     subject: ArchivedSubjectId | None = None
     external_id: ExternalId | None = None
     external_image_id: ExternalImageId | None = None
     role: Role = "gallery"
     source: Source | None = None
-    metadata: Metadata = {}
+    metadata: Metadata | None = None
 
 
+VECTOR_ROW = TypeAdapter(VectorRow)
 NO_FIELDS = VectorRow()
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class RowTable:
     """A table on the disk, whose suffix says its format."""
 
@@ -49,13 +50,13 @@ class RowTable:
 
     def iterate_rows(self, start: int) -> Iterator[VectorRow | str]:
         """Yield the rows from `start` on; of a row that cannot be used, the reason."""
-        with closing(self._parse()) as rows:
-            for row in islice(rows, start, None):
+        with closing(self._parse(start)) as rows:
+            for row in rows:
                 yield _validate(row)
 
-    def _parse(self) -> Generator[dict[str, Any]]:
+    def _parse(self, start: int = 0) -> Generator[dict[str, Any]]:
         with self.path.open("rb") as file:
-            yield from parse_rows(file, TABLE_NAMES[self.path.suffix])
+            yield from parse_rows(file, TABLE_NAMES[self.path.suffix], start)
 
 
 def _validate(row: dict[str, Any]) -> VectorRow | str:
@@ -64,6 +65,6 @@ def _validate(row: dict[str, Any]) -> VectorRow | str:
     if not row["metadata"]:
         del row["metadata"]  # its check takes as long as that of all other fields
     try:
-        return VectorRow.model_validate(row)
+        return VECTOR_ROW.validate_python(row)
     except ValidationError as error:
         return f"INVALID_{str(error.errors()[0]['loc'][0]).upper()}"

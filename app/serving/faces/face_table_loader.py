@@ -84,7 +84,7 @@ def load_table(session: Session, key: CollectionKey) -> FaceTable:
 
 def update_table(session: Session, key: CollectionKey, table: FaceTable) -> FaceTable:
     """Read the faces that were enrolled, changed or deleted since the last change of a table."""
-    connection, change = session.connection(), read_change(session, *key)
+    change = read_change(session, *key)
     if change is None or change == table.change:
         return table  # the next step drops the table of a deleted collection
     removed = select(Removal.face_pk).where(Removal.collection_id == key.id, Removal.change > table.change)
@@ -92,14 +92,14 @@ def update_table(session: Session, key: CollectionKey, table: FaceTable) -> Face
     of_subject = SUBJECTS.id, SUBJECTS.external_id, SUBJECTS.consent, SUBJECTS.retain_until
     changed = select(*of_face, *of_subject).outerjoin(Subject.__table__, SUBJECTS.pk == FACES.subject_pk)
     changed = changed.where(FACES.collection_id == key.id, FACES.change > table.change)
-    rows = [_make_changed(row) for row in connection.execute(changed)]
-    return table.update(rows, connection.scalars(removed).all(), change)
+    faces = [_make_changed(row) for rows in stream_raw_rows(session, changed) for row in rows]
+    return table.update(faces, session.connection().scalars(removed).all(), change)
 
 
 def _make_changed(row: Any) -> ChangedFace:
     pk, face_id, role, subject_pk, subject, external_id, consent, retain_until = row
     face = EnrolledFace(pk, face_id, role, subject_pk, subject, external_id)
-    return ChangedFace(face, find_end_of_use(consent, retain_until))
+    return ChangedFace(face, find_end_of_use(None if consent is None else bool(consent), retain_until))
 
 
 def _read_columns(session: Session, collection: str) -> FaceColumns:
