@@ -302,7 +302,8 @@ def _search_gallery(
     started = time.monotonic()
     indexed = index.read_ids()
     everybody = read_faces(session, index.key.collection)
-    usable = np.setdiff1d(np.intersect1d(everybody.ids, indexed), read_refused_faces(session, index.key.collection))
+    is_refused = np.isin(everybody.ids, read_refused_faces(session, index.key.collection))
+    usable = everybody.ids[np.isin(everybody.ids, indexed) & ~is_refused]
     limit = int(np.clip(MAX_MULTIPLICATIONS / max(1, len(usable) * index.dim), MIN_PROBES, MAX_PROBES))
     kept = _find_measured_faces(session, installation_key, index, measured, usable)
     former, owners, searched = _find_people(index, everybody, kept, len(indexed))
@@ -332,7 +333,7 @@ def _find_measured_faces(
         present = usable[usable <= measured.last_face]
     else:
         present = usable[read_learned_gallery(session, installation_key, index.model, index.key).find_learned(usable)]
-    unchanged = np.setdiff1d(usable, changed)
+    unchanged = usable[np.isin(usable, changed, invert=True)]
     return unchanged if len(unchanged) >= MIN_GALLERY_SHARE * len(present) else present
 
 
