@@ -16,7 +16,7 @@ from app.resources import Resources
 from app.search.decision import OUTDATED, RankedMatch, decide, make_person_threshold
 from app.serving.calibration import gallery_calibration
 from app.serving.calibration.schedule import CalibrationSchedule
-from app.serving.calibration.validity import Checked
+from app.serving.calibration.validity_check import Checked
 from app.serving.deployments import UNCHECKED, Validity
 from app.serving.engine import Engine, open_engine
 from app.serving.scores import Scores
