@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sqlalchemy import event, func, select
+from sqlalchemy import event, func, select, update
 
 from app.db.session import reading, writing
 from app.db.tables import Collection, Deployment, Embedding, Face, Follower, Job, Task, now
@@ -17,7 +17,7 @@ from app.errors import Conflict, Stale
 from app.publishing import pointers
 from app.publishing.pointers import MoveReason
 from app.queue.jobs import enqueue
-from app.queue.messages import Publish
+from app.queue.messages import Publish, Sweep
 from app.resources import Resources
 from app.storage.model_cache import LBP_MODEL
 from ml.evaluation.comparisons.models import compare_rankings
@@ -30,7 +30,7 @@ from ml.synthetic_faces import draw, person
 from tests.gallery import context, enrol
 from tests.rows import make_model
 from workers.context import Interrupted, Later
-from workers.handlers import publish
+from workers.handlers import publish, sweep
 from workers.publishing import reembedding
 
 INSISTED = {"override": True, "reason": "a test of the way, not of the gate"}
@@ -345,3 +345,29 @@ def test_a_model_can_be_published_in_an_empty_collection(resources: Resources) -
         session.add_all([Collection(id="c"), Deployment(collection_id="c", task="identity", champion=LBP_MODEL)])
     keep(resources, make_model("m1"))
     assert run(resources, "m1")["served"]
+
+
+def test_faces_that_a_model_has_learned_from_elsewhere_are_embedded_while_it_serves_here(resources: Resources) -> None:
+    """People who are enrolled here later are compared with them: the model is no judge of strangers among these."""
+    enrol(resources, "studio", range(3), shots=3)
+    enrol(resources, "c", range(10, 13), shots=2)
+    learned = {"training": "t", "collection": "studio", "changes": {"studio": 9, "gone": 1, "c": 1}}
+    keep(resources, replace(make_model("m1"), provenance=learned))
+    run(resources, "m1", **INSISTED)
+    assert counted(resources, "m1") == 6 + 9
+    assert sweep_embeddings(resources) == 0
+    for name in ("m2", "m3"):
+        keep(resources, make_model(name))
+        run(resources, name, **INSISTED)
+    assert sweep_embeddings(resources) == 15
+    assert counted(resources, "m1") == 0
+
+
+def sweep_embeddings(resources: Resources) -> int:
+    """End all jobs, which may be about to publish a model, sweep, and return how many embeddings of `m1` are gone."""
+    before = counted(resources, "m1")
+    with writing(resources.database) as session:
+        session.execute(update(Job).values(state="succeeded"))
+        row = enqueue(session, Sweep())
+    sweep.sweep_all(Sweep(), context(resources, row))
+    return before - counted(resources, "m1")

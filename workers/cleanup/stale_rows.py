@@ -1,11 +1,23 @@
 """Remove rows that nothing needs any more: dead followers, old answers and jobs, embeddings of unused models."""
 
-from sqlalchemy import delete, exists, select
+from sqlalchemy import delete, exists, or_, select
 from sqlalchemy.orm import Session, aliased
 
 from app.db.session import reading, writing
-from app.db.tables import Collection, Embedding, Face, Follower, Job, ModelRecord, StoredResponse, now
+from app.db.tables import (
+    POINTERS,
+    Collection,
+    Deployment,
+    Embedding,
+    Face,
+    Follower,
+    Job,
+    ModelRecord,
+    StoredResponse,
+    now,
+)
 from app.enrolment.preparation import list_models_to_embed
+from app.galleries.learned_collections import list_learned_changes
 from app.queue.jobs import LIVE_STATES
 from app.queue.messages import Erase, FitFirst, Publish, Sweep, Train
 from app.resources import Resources
@@ -61,7 +73,7 @@ def _remove_some_embeddings(context: JobContext, collection: str, model: str, ta
         row = session.get(Collection, collection, with_for_update=True)
         is_imported = row is not None and model == row.external_model  # its embeddings are the vectors themselves
         is_used = is_imported or (model, task) in list_models_to_embed(session, collection)
-        if is_used or _is_model_coming(session, collection):
+        if is_used or _is_compared(session, collection, model, task) or _is_model_coming(session, collection, model):
             return 0
         in_model = (Embedding.model_id == model, Embedding.task == task)
         faces = select(Face.pk).where(Face.collection_id == collection)
@@ -71,6 +83,15 @@ def _remove_some_embeddings(context: JobContext, collection: str, model: str, ta
         return len(pks)
 
 
-def _is_model_coming(session: Session, collection: str) -> bool:
+def _is_compared(session: Session, collection: str, model: str, task: str) -> bool:
+    """Whether a model serves elsewhere that has learned from the collection: see `reembedding.store_samples`."""
+    record = session.get(ModelRecord, model)
+    if record is None or collection not in list_learned_changes(record.manifest["facts"]):
+        return False
+    is_served = or_(*(getattr(Deployment, pointer) == model for pointer in POINTERS))
+    return session.scalar(select(Deployment.task).where(is_served, Deployment.task == task).limit(1)) is not None
+
+
+def _is_model_coming(session: Session, collection: str, model: str) -> bool:
     live = session.scalars(select(Job.body).where(Job.kind.in_(MODEL_MAKERS), Job.state.in_(LIVE_STATES)))
-    return any(body.get("collection") == collection for body in live)
+    return any(body.get("collection") == collection or body.get("model") == model for body in live)

@@ -1,7 +1,6 @@
 """Move the pointers of a collection to a model: embed all faces, then move in one short transaction."""
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -56,12 +55,11 @@ def embed_and_move(context: JobContext, message: Publish, champions: Champions, 
     measured: dict[str, dict[str, Any]] = {}
     for rounds_left in range(MAX_ROUNDS, -1, -1):
         reembedding.reembed_collection(context, message.collection, model, message.tasks)
+        if not measured:
+            reembedding.store_samples(context, model, message.tasks, message.collection)
         for task in message.tasks if not measured else ():
             context.check()
-            embed_elsewhere = partial(reembedding.embed_sample, context, model, task)
-            measured[task] = gallery_calibration.measure_gallery(
-                context.resources, message.collection, task, model, embed_elsewhere
-            )
+            measured[task] = gallery_calibration.measure_gallery(context.resources, message.collection, task, model)
             _check_labels(context, message, task, model, measured[task], verdict)
         max_new_faces = MAX_FACES_UNDER_LOCK if rounds_left else None
         with writing(context.resources.database) as session:

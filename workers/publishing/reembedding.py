@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from app.db.session import reading, writing
 from app.db.tables import Face, now
 from app.enrolment.bulk_rows import insert_embeddings
+from app.galleries.learned_collections import list_learned_changes
 from app.publishing.pointers import select_faces_without_embedding
 from app.serving.index_builder import find_embedding_size
 from app.storage.stored_faces import CropsDamaged, StoredFace
@@ -62,7 +63,7 @@ def _embed_some(
     while True:
         read_at = now()
         with reading(context.resources.database) as session:
-            faces = list(map(FaceRow._make, session.execute(wanted.with_only_columns(*FACE_COLUMNS))))
+            faces = _read_faces(session, wanted)
         if not faces:
             return done
         try:
@@ -82,18 +83,50 @@ def embed_sample(context: JobContext, model: Model, task: str, collection: str) 
 
     Faces whose crops are damaged, or that are erased meanwhile, are left out. Raises Conflict, Interrupted.
     """
-    columns = select(*FACE_COLUMNS).where(Face.collection_id == collection)
     with reading(context.resources.database) as session:
-        pks = np.array(list(session.scalars(select(Face.pk).where(Face.collection_id == collection))), np.int64)
-        sample = np.random.default_rng(0).permutation(pks)[:SAMPLED_FACES].tolist()
-        faces = [FaceRow._make(row) for row in session.execute(columns.where(Face.pk.in_(sample)))]
+        faces = _read_faces(session, select(Face).where(Face.pk.in_(_draw_sample(session, collection))))
+    return _embed_undamaged(context, model, [task], faces)[1][task]
+
+
+def store_samples(context: JobContext, model: Model, tasks: Sequence[str], collection: str) -> None:
+    """Embed drawn faces of the other collections that a model has learned from, if they have no embedding by it.
+
+    The people of this collection are compared with them, now and as it grows: see `estimate_seen_share`. Faces whose
+    crops are damaged are left out. Raises Conflict, Interrupted.
+    """
+    for source in list_learned_changes(model.provenance):
+        if source == collection:
+            continue
+        context.check()
+        with reading(context.resources.database) as session:
+            missing = select_faces_without_embedding(source, model.id, tasks)
+            faces = _read_faces(session, missing.where(Face.pk.in_(_draw_sample(session, source))))
+        faces, vectors = _embed_undamaged(context, model, tasks, faces)
+        with writing(context.resources.database) as session:
+            store_embeddings(session, model.id, vectors, [face.pk for face in faces])
+
+
+def _draw_sample(session: Session, collection: str) -> list[int]:
+    pks = np.array(list(session.scalars(select(Face.pk).where(Face.collection_id == collection))), np.int64)
+    sample: list[int] = np.random.default_rng(0).permutation(np.sort(pks))[:SAMPLED_FACES].tolist()
+    return sample
+
+
+def _read_faces(session: Session, wanted: Select[Face]) -> list[FaceRow]:
+    return list(map(FaceRow._make, session.execute(wanted.with_only_columns(*FACE_COLUMNS))))
+
+
+def _embed_undamaged(
+    context: JobContext, model: Model, tasks: Sequence[str], faces: list[FaceRow]
+) -> tuple[list[FaceRow], dict[str, Rows]]:
+    """Return the n faces whose crops are sound, and their (n, d) embeddings for each task."""
     while faces:
         try:
-            return embed_batch(context, model, [task], faces)[task]
+            return faces, embed_batch(context, model, tasks, faces)
         except CropsDamaged as damage:
             damaged = {crop.face.pk for crop in damage.crops}
             faces = [face for face in faces if face.pk not in damaged]
-    return np.empty((0, find_embedding_size(model, task)), np.float32)
+    return [], {task: np.empty((0, find_embedding_size(model, task)), np.float32) for task in tasks}
 
 
 def embed_batch(

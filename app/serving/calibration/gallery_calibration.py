@@ -20,7 +20,6 @@ from app.serving.calibration.correction_effect import CorrectionEffect, measure_
 from app.serving.calibration.gallery_faces import GalleryFaces, read_faces, read_refused_faces
 from app.serving.calibration.learned_gallery import LearnedGallery, find_learned_gallery
 from app.serving.calibration.open_set_measurement import ProbeFaces, measure_open_set
-from app.serving.calibration.seen_people import EmbedElsewhere
 from app.serving.compensation.store import Compensation, read_compensation
 from app.serving.index_builder import IndexKey
 from app.serving.labels.constraints import ServedConstraints
@@ -45,9 +44,7 @@ MAX_CANDIDATE_SHARE = 0.1
 MAX_QUERIES, MAX_COMPARED_NUMBERS = 100, 2_000_000_000
 
 
-def measure_gallery(
-    resources: Resources, collection: str, task: str, model: Model, embed_elsewhere: EmbedElsewhere | None = None
-) -> dict[str, Any]:
+def measure_gallery(resources: Resources, collection: str, task: str, model: Model) -> dict[str, Any]:
     """Calibrate a model for a task of a collection, from its embeddings in the tables.
 
     Returns the entry for `Deployment.measurements[model.id]`:
@@ -68,8 +65,7 @@ def measure_gallery(
     out of its training, and false-match rates from pairs of one of these and a learned one, or from this gallery where
     its pairs are nearer.
 
-    embed_elsewhere: see `estimate_seen_share`
-    Raises NotFound, and what `embed_elsewhere` raises.
+    Raises NotFound.
     """
     with snapshot(resources.database) as session:
         created_at = session.scalar(select(Collection.created_at).where(Collection.id == collection))
@@ -77,7 +73,7 @@ def measure_gallery(
             raise NotFound(f"no collection {collection!r}")
         compensation = read_compensation(session, collection, task, model.id)
         key = IndexKey(collection, task, model.id, created_at, compensation.version)
-        return measure_with_compensation(session, resources, model, key, compensation, embed_elsewhere)
+        return measure_with_compensation(session, resources, model, key, compensation)
 
 
 def measure_with_compensation(
@@ -86,7 +82,6 @@ def measure_with_compensation(
     model: Model,
     key: IndexKey,
     compensation: Compensation,
-    embed_elsewhere: EmbedElsewhere | None = None,
 ) -> dict[str, Any]:
     """Calibrate a model as `measure_gallery` does, with embeddings corrected by this compensation."""
     dim = index_builder.find_embedding_size(model, key.task)
@@ -104,9 +99,7 @@ def measure_with_compensation(
     change = index_builder.read_change(session, key.collection, key.collection_created_at) or 0
     constraints = read_constraints(session, key.collection, key.task, change)
     refused, loaded = read_refused_faces(session, key.collection), LoadedIndex(key, model, index, change, compensation)
-    learned = find_learned_gallery(
-        session, resources.installation_key, loaded, faces.ids, faces.people, embed_elsewhere
-    )
+    learned = find_learned_gallery(session, resources.installation_key, loaded, faces.ids, faces.people)
     effect = _find_correction_effect(session, loaded, faces, learned)
     return _measure_index(loaded, faces, refused, _Learned(learned, effect), constraints)
 

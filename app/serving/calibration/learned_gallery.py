@@ -12,7 +12,7 @@ from app.db.session import stream_raw_rows
 from app.db.tables import Collection, Deployment, Erasure, Face, ModelRecord, Subject
 from app.galleries.erasure_receipts import hash_photo, hash_subject
 from app.galleries.learned_collections import COLLECTIONS_CREATED_AT, list_learned_changes
-from app.serving.calibration.seen_people import EmbedElsewhere, estimate_seen_share, is_copy, read_seen_share
+from app.serving.calibration.seen_people import estimate_seen_share, is_copy, read_seen_share
 from app.serving.faces.columns import DISTRACTOR
 from app.serving.index_builder import IndexKey
 from app.serving.loaded_index import LoadedIndex
@@ -70,23 +70,18 @@ class LearnedGallery:
 
 
 def find_learned_gallery(
-    session: Session,
-    installation_key: InstallationKey,
-    loaded: LoadedIndex,
-    ids: Ids,
-    people: Ids,
-    embed_elsewhere: EmbedElsewhere | None = None,
+    session: Session, installation_key: InstallationKey, loaded: LoadedIndex, ids: Ids, people: Ids
 ) -> LearnedGallery:
     """Find what a model has learned of a gallery, by its photos, and by other photos of the same people.
 
-    ids, people, embed_elsewhere: see `estimate_seen_share`. Where it has nothing to compare, what it returned when the
-    deployment was measured last is taken.
+    ids, people: see `estimate_seen_share`. Where it has nothing to compare, what it returned when the deployment was
+    measured last is taken.
     """
     key = loaded.key
     learned = read_learned_gallery(session, installation_key, loaded.model, key)
     if learned.is_trained_here or key.task != "identity":
         return learned
-    share = estimate_seen_share(session, loaded, ids, people, embed_elsewhere)
+    share = estimate_seen_share(session, loaded, ids, people)
     if share is None:
         deployment = session.get(Deployment, (key.collection, key.task), populate_existing=True)
         share = read_seen_share(deployment.measurements.get(key.model_id) if deployment else None)

@@ -5,7 +5,7 @@ must not stand for strangers. Photos that were saved again have another hash, an
 model itself recognises them.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -37,9 +37,6 @@ CAUTIOUS_FPIR = 0.05
 MAX_PEOPLE, MAX_PROBES, GENUINE_PAIRS, MIN_GENUINE_PAIRS = 500, 500, 2000, 20
 PROBES_AT_A_TIME = 1000
 
-EmbedElsewhere = Callable[[str], Rows]
-"""Embeds some faces of another collection, (n, dim), where the database has no embeddings of it by the model."""
-
 
 def is_copy(seen_share: float | None) -> bool:
     """Return whether a gallery with this share of seen people counts as a copy."""
@@ -52,14 +49,12 @@ def read_seen_share(measurement: Mapping[str, Any] | None) -> float | None:
     return None if share is None else float(share)
 
 
-def estimate_seen_share(
-    session: Session, loaded: LoadedIndex, ids: Ids, people: Ids, embed_elsewhere: EmbedElsewhere | None = None
-) -> float | None:
+def estimate_seen_share(session: Session, loaded: LoadedIndex, ids: Ids, people: Ids) -> float | None:
     """Estimate which share of a gallery's people a model has learned from in other collections.
 
     ids: (n,) pks of the faces, rising; people: (n,) the person of each, -1 if unknown
-    embed_elsewhere: None: a collection without embeddings by this model cannot be compared
-    Returns None if there is nothing to compare with.
+    A collection without embeddings by this model cannot be compared: a publication makes some. Returns None if there is
+    nothing to compare with.
     """
     key, model, rng = loaded.key, loaded.model, np.random.default_rng(0)
     sources = [name for name in list_learned_changes(model.provenance) if name != key.collection]
@@ -70,7 +65,7 @@ def estimate_seen_share(
     probes = rng.permutation(len(rows))[:MAX_PROBES]
     seen = SeenPeople(model, key.task, rows, people[np.searchsorted(ids, pks)], probes)
     for source in sources:
-        seen.compare(*_read_elsewhere(session, key, rows.shape[1], source, embed_elsewhere))
+        seen.compare(*_read_elsewhere(session, key, rows.shape[1], source))
     return seen.estimate_share()
 
 
@@ -153,9 +148,7 @@ def _measure_own_distances(model: Model, rows: Rows, people: Ids, probes: Ids) -
     return _OwnDistances(float(np.median(genuine)), distances.min(axis=1), len(rows))
 
 
-def _read_elsewhere(
-    session: Session, key: IndexKey, dim: int, source: str, embed_elsewhere: EmbedElsewhere | None
-) -> tuple[int, Iterator[Rows]]:
+def _read_elsewhere(session: Session, key: IndexKey, dim: int, source: str) -> tuple[int, Iterator[Rows]]:
     """Return how many faces a collection has, and (n, dim) embeddings of these, or of some, in batches."""
     created_at = session.scalar(select(Collection.created_at).where(Collection.id == source))
     if created_at is None:
@@ -165,9 +158,4 @@ def _read_elsewhere(
     compensation = NO_COMPENSATION
     with suppress(Corrupt):  # those who search there are told; here the corrections move a photo by little
         compensation = read_compensation(session, source, key.task, key.model_id)
-    batches = (rows for _, rows in read_embeddings(session, there, dim, compensation))
-    first = next(batches, None)
-    if first is None:
-        embedded = embed_elsewhere(source) if embed_elsewhere and faces else np.empty((0, dim), np.float32)
-        return faces, iter([embedded] if len(embedded) else [])
-    return faces, (rows for part in ([first], batches) for rows in part)
+    return faces, (rows for _, rows in read_embeddings(session, there, dim, compensation))
