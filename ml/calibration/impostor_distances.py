@@ -13,6 +13,7 @@ from ml.errors import NotFinite, TooFewPairs, WrongShape
 from ml.types import Ids
 
 Distances = NDArray[np.float64]  # (n,), smaller is more alike
+COMPARED_RATES = 0.1, 0.01, 0.001
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,14 @@ class ImpostorDistances:
         """
         nearer: Distances = np.interp(distance, *self._curve, left=0, right=self.n)
         return (nearer + 1) / (self.n + 1)
+
+    def surely_exceeds(self, other: Self) -> bool:
+        """Whether more pairs are near than of another distribution, beyond chance, at one of COMPARED_RATES."""
+        if not self.effective or not other.effective:
+            return False
+        limits = [other.threshold(rate) for rate in COMPARED_RATES]
+        within = np.searchsorted(self.distances, [limit.distance for limit in limits], side="right")
+        return any(self._interval(int(i))[0] > limit.high for i, limit in zip(within, limits, strict=True))
 
     def join_strictest(self, other: Self) -> Self:
         """Return the distribution that has, at each distance, the greater share of nearer pairs of the two."""

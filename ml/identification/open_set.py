@@ -6,7 +6,8 @@ somebody (ISO/IEC 19795-1). It is a rate of searches, not of pairs, and it grows
 
 import math
 import sys
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -95,20 +96,59 @@ class OpenSetCalibration:
 
         nameless_faces: those without a name among them; None: not known, and all may be
 
-        If several sources have enough searches, the strictest threshold is used. If none has, or if the gallery has
-        shrunk too much since (see MIN_GALLERY_SHARE), the threshold is derived from `pairs` as if each face were an
-        independent chance of a false match, 1 - (1 - fmr)^N, at half the rate; this names fewer strangers than
-        requested. Raises WrongShape.
+        If several sources have enough searches, the strictest threshold is used. Unless people held out are among
+        these, they do not decide alone, since strangers may rather be like others: see `_compare_with_few`. If no
+        source has enough, or if the gallery has shrunk too much since (see MIN_GALLERY_SHARE), the threshold is derived
+        from `pairs` as if each face were an independent chance of a false match, 1 - (1 - fmr)^N, at half the rate;
+        this names fewer strangers than requested. Raises WrongShape.
         """
         _check_rate(fpir)
         min_share = MIN_GALLERY_SHARE if self.rule.margin_weight else 0.0
         comparable = [s for s in self.strangers if faces >= min_share * s.gallery_faces]
         enough = [s for s in comparable if s.is_enough(_rate_at_measured(s, fpir, faces))]
-        if enough:
-            nameless = self._find_face_distances(fpir, faces if nameless_faces is None else nameless_faces, pairs)
-            thresholds = (self._from_searches(s, fpir, faces, nameless or NOTHING_MATCHES) for s in enough)
-            return min(thresholds, key=lambda t: t.person_distance)
-        return self.pairs_threshold(fpir, faces, pairs)
+        if not enough:
+            return self.pairs_threshold(fpir, faces, pairs)
+        distances = self._find_face_distances(fpir, faces if nameless_faces is None else nameless_faces, pairs)
+        nameless = distances or NOTHING_MATCHES
+        strictest = self._find_strictest(enough, fpir, faces, nameless)
+        others = [s for s in comparable if s not in enough and s.source != "distractors"]
+        if not others or any(s.source == "held-out" for s in enough):
+            return strictest
+        compared = self._compare_with_few(strictest, enough, others, nameless, faces)
+        return compared or self.pairs_threshold(fpir, faces, pairs)
+
+    def _find_strictest(
+        self, sources: Sequence[StrangerSearches], fpir: float, faces: int, nameless: tuple[float, float]
+    ) -> PersonThreshold:
+        return min((self._from_searches(s, fpir, faces, nameless) for s in sources), key=lambda t: t.person_distance)
+
+    def _compare_with_few(
+        self,
+        supported: PersonThreshold,
+        enough: Sequence[StrangerSearches],
+        few: Sequence[StrangerSearches],
+        nameless: tuple[float, float],
+        faces: int,
+    ) -> PersonThreshold | None:
+        """Return the strictest of a threshold that enough searches support, and those that a few others estimate.
+
+        Distractors may all be of a poorer camera than the people of the gallery, or those who came after a training of
+        a poorer one than those before. The interval covers strangers like either. Returns None if more of the few come
+        as near than it allows.
+        """
+        estimating = [s for s in few if s.can_estimate(_rate_at_measured(s, supported.fpir, faces))]
+        strictest = supported
+        if estimating:
+            estimate = self._find_strictest(estimating, supported.fpir, faces, nameless)
+            strictest = min(supported, estimate, key=lambda t: t.person_distance)
+        distance = strictest.person_distance
+        high = max(supported.high or 0.0, strictest.high or 0.0)
+        if any(s.least_share_within(distance) > high for s in few):
+            return None
+        if strictest is supported:
+            return strictest
+        low = min(strictest.low or 0.0, *(s.least_share_within(distance) for s in enough))
+        return replace(strictest, low=low, high=high)
 
     def _from_searches(
         self, searches: StrangerSearches, fpir: float, faces: int, nameless: tuple[float, float]

@@ -94,6 +94,18 @@ class StrangerSearches:
         _, low, high = self.threshold(share)
         return self.people >= MIN_STRANGERS and low > 0 and high <= MAX_INTERVAL_RATIO * low
 
+    def can_estimate(self, share: float) -> bool:
+        """Whether a threshold at this share is more than the nearest search, though it may be uncertain."""
+        return share * self.people >= 1 or self.tail is not None
+
+    def least_share_within(self, distance: float) -> float:
+        """Return what the true share of searches up to this distance surely exceeds: the lower end of its interval."""
+        within = int(np.searchsorted(self.distances, distance, side="right"))
+        if not within:
+            return 0.0
+        searches = self.effective[within - 1]
+        return clopper_pearson(self.shares[within - 1] * searches, searches)[0]
+
     def missing_people(self, share: float) -> int:
         """Estimate how many more strangers would be needed for a threshold at this share."""
         _, low, high = self.threshold(share)

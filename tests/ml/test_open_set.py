@@ -1,6 +1,7 @@
 """Open-set decisions: person distances, searches for strangers, and thresholds for a rate of strangers named."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -318,6 +319,67 @@ def test_of_several_sources_the_strictest_counts() -> None:
     for both in ((near, far), (far, near)):
         threshold = OpenSetCalibration(NEAREST_FACE, both).threshold(0.01, 500)
         assert threshold.source == "leave-one-out"
+
+
+def summarise(source: Any, people: int, start: float, gallery: int = 500) -> StrangerSearches:
+    """Summarise searches whose distances begin at `start` and end one further."""
+    distances = np.random.default_rng(people).uniform(start, start + 1, people)
+    return StrangerSearches.from_distances(source, distances, np.arange(people), gallery)
+
+
+@pytest.mark.parametrize("fpir", [0.01, 0.03, 0.1])
+def test_distractors_that_are_unlike_the_people_of_the_gallery_do_not_decide_alone(fpir: float) -> None:
+    people, distractors = summarise("leave-one-out", 100, 0.0), summarise("distractors", 2000, 0.5)
+    assert OpenSetCalibration(NEAREST_FACE, (people,)).threshold(fpir, 500) is None, "too few people"
+    for both in ((people, distractors), (distractors, people)):
+        threshold = OpenSetCalibration(NEAREST_FACE, both).threshold(fpir, 500)
+        assert threshold is not None
+        assert threshold.enough
+        assert threshold.source == "leave-one-out"
+        assert threshold.person_distance < 3 * fpir, "0.5 by distractors alone, within which half of the people lie"
+        assert threshold.low == 0, "nobody who is like a distractor is named"
+        assert threshold.high is not None
+        assert threshold.high >= fpir
+
+
+def test_distractors_that_are_like_the_people_of_the_gallery_decide_beside_a_few_of_these() -> None:
+    people, distractors = summarise("leave-one-out", 20, 0.05), summarise("distractors", 2000, 0.0)
+    threshold = OpenSetCalibration(NEAREST_FACE, (people, distractors)).threshold(0.01, 500)
+    alone = OpenSetCalibration(NEAREST_FACE, (distractors,)).threshold(0.01, 500)
+    assert threshold == alone
+    assert alone is not None
+    assert alone.source == "distractors"
+
+
+def test_a_few_people_who_are_nearer_than_distractors_allow_leave_the_threshold_to_pairs() -> None:
+    people, distractors = summarise("leave-one-out", 20, 0.0), summarise("distractors", 2000, 0.5)
+    pairs = ImpostorDistances.of(np.linspace(0, 1, 1000))
+    calibration = OpenSetCalibration(NEAREST_FACE, (people, distractors))
+    threshold = calibration.threshold(0.01, 500, (pairs,))
+    assert threshold is not None
+    assert (threshold.enough, threshold.source) == (False, "pairs")
+    assert calibration.threshold(0.01, 500) is None
+
+
+def test_newcomers_who_are_unlike_those_of_the_training_do_not_decide_alone() -> None:
+    held_out, newcomers = summarise("held-out", 50, 0.0), summarise("leave-one-out", 2000, 0.5)
+    threshold = OpenSetCalibration(NEAREST_FACE, (held_out, newcomers)).threshold(0.1, 500)
+    assert threshold is not None
+    assert (threshold.source, threshold.enough) == ("held-out", True)
+    assert threshold.person_distance < 0.2
+
+
+def test_distractors_who_are_enrolled_too_do_not_tighten_the_threshold_of_many_people() -> None:
+    people, twins = summarise("leave-one-out", 2000, 0.5), summarise("distractors", 20, 0.0)
+    alone, both = (OpenSetCalibration(NEAREST_FACE, s).threshold(0.1, 500) for s in ((people,), (people, twins)))
+    assert alone == both
+
+
+def test_people_held_out_decide_whatever_a_few_others_say() -> None:
+    held_out, newcomers = summarise("held-out", 2000, 0.5), summarise("leave-one-out", 60, 0.0)
+    threshold = OpenSetCalibration(NEAREST_FACE, (held_out, newcomers)).threshold(0.1, 500)
+    assert threshold is not None
+    assert threshold.source == "held-out"
 
 
 def test_without_calibration_data_there_is_no_threshold() -> None:

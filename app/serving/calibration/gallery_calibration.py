@@ -26,7 +26,7 @@ from app.serving.labels.constraints import ServedConstraints
 from app.serving.labels.reader import read_constraints
 from app.serving.loaded_index import LoadedIndex
 from ml import registry
-from ml.calibration import Calibration, draw_impostor_pairs, sample_genuine
+from ml.calibration import Calibration, ImpostorDistances, draw_impostor_pairs, sample_genuine
 from ml.distances import Distance
 from ml.errors import TooFewPairs, WrongShape
 from ml.identification.open_set import MIN_GALLERY_SHARE, VERSION, OpenSetCalibration
@@ -41,6 +41,7 @@ SAMPLE_BYTES = 32 * 2**20
 MAX_SAMPLED_PEOPLE, MAX_PHOTOS_PER_PERSON = 2000, 4
 MAX_CANDIDATE_SHARE = 0.1
 """Of the faces: a second stage that ranks more of them saves little."""
+MIN_COMPARED_PEOPLE = 30
 MAX_QUERIES, MAX_COMPARED_NUMBERS = 100, 2_000_000_000
 
 
@@ -171,7 +172,9 @@ def _measure_index(
         rows, genuine_rows = index.rows(ids[sample]), index.rows(ids[genuine])
     queries = max(10, min(MAX_QUERIES, MAX_COMPARED_NUMBERS // max(1, len(ids) * index.dim)))
     speed = _measure_speed(loaded, rows[rng.permutation(len(rows))[:queries]])
-    calibration = _fit_calibration(rows, people[sample], genuine_rows, people[genuine], index.metric)
+    calibration = _fit_calibration(
+        rows, people[sample], faces.is_distractor[sample], genuine_rows, people[genuine], index.metric
+    )
     if loaded.key.task != "identity":
         calibration = None
     if calibration and learned.gallery.is_trained_here:
@@ -279,21 +282,36 @@ def find_training_change(model: Model, key: IndexKey) -> int | None:
 
 
 def _fit_calibration(
-    rows: Rows, people: Ids, genuine_rows: Rows, genuine_people: Ids, metric: Distance
+    rows: Rows,
+    people: Ids,
+    is_distractor: NDArray[np.bool_],
+    genuine_rows: Rows,
+    genuine_people: Ids,
+    metric: Distance,
 ) -> Calibration | None:
     """Fit a calibration to impostor pairs of a random sample, and to genuine pairs of people with several photos.
 
-    rows, people: the (n, dim) sample and its people; genuine_rows, genuine_people: faces of people with several photos
+    Distractors may be unlike the people of the gallery, and farther from these than strangers are: if surely more pairs
+    of the others are near, these count.
+
+    rows, people, is_distractor: the (n, dim) sample; genuine_rows, genuine_people: faces of people with several photos
     Returns None if there are too few pairs.
     """
     pairs = int(np.clip(2e8 / rows.shape[1], 20_000, 200_000))
+    genuine = sample_genuine(genuine_rows, genuine_people, pairs // 4, 0, metric)
     impostor_pairs = draw_impostor_pairs(people, pairs, 0)
     impostor = metric.pair_distances(rows, impostor_pairs)
-    genuine = sample_genuine(genuine_rows, genuine_people, pairs // 4, 0, metric)
     try:
-        return Calibration.fit(genuine, impostor, people[impostor_pairs])
+        calibration = Calibration.fit(genuine, impostor, people[impostor_pairs])
     except TooFewPairs:
         return None
+    others = np.where(is_distractor, -1, people)
+    if is_distractor.any() and len(np.unique(others)) > MIN_COMPARED_PEOPLE:
+        other_pairs = draw_impostor_pairs(others, pairs, 0)
+        of_others = ImpostorDistances.of(metric.pair_distances(rows, other_pairs), others[other_pairs])
+        if of_others.surely_exceeds(calibration.impostors):
+            return replace(calibration, impostors=calibration.impostors.join_strictest(of_others))
+    return calibration
 
 
 def _sample_faces_of_people(people: Ids, rng: np.random.Generator) -> Iterator[np.int64]:

@@ -28,7 +28,7 @@ MAX_DISTRACTOR_SEARCHES = 1500
 MAX_MULTIPLICATIONS = 1e11
 """The limit of work, unless it would leave fewer than MIN_SEARCHES searches."""
 MIN_COMPARED, MAX_COMPARED = 30, 300
-NEAR_SHARE, MAX_DEVIATIONS = 0.2, 4.0
+NEAR_SHARE, MAX_DEVIATIONS = 0.2, 2.0
 """The nearest fifth of strangers, and how many standard deviations more distractors may be as near as these."""
 
 
