@@ -97,7 +97,7 @@ class OpenSetCalibration:
         nameless_faces: those without a name among them; None: not known, and all may be
 
         If several sources have enough searches, the strictest threshold is used. Unless people held out are among
-        these, they do not decide alone, since strangers may rather be like others: see `_compare_with_few`. If no
+        these, they do not decide alone, since strangers may rather be like others: see `_compare_with_others`. If no
         source has enough, or if the gallery has shrunk too much since (see MIN_GALLERY_SHARE), the threshold is derived
         from `pairs` as if each face were an independent chance of a false match, 1 - (1 - fmr)^N, at half the rate;
         this names fewer strangers than requested. Raises WrongShape.
@@ -114,7 +114,7 @@ class OpenSetCalibration:
         others = [s for s in comparable if s not in enough and s.source != "distractors"]
         if not others or any(s.source == "held-out" for s in enough):
             return strictest
-        compared = self._compare_with_few(strictest, enough, others, nameless, faces)
+        compared = self._compare_with_others(strictest, enough, others, nameless, faces)
         return compared or self.pairs_threshold(fpir, faces, pairs)
 
     def _find_strictest(
@@ -122,28 +122,28 @@ class OpenSetCalibration:
     ) -> PersonThreshold:
         return min((self._from_searches(s, fpir, faces, nameless) for s in sources), key=lambda t: t.person_distance)
 
-    def _compare_with_few(
+    def _compare_with_others(
         self,
         supported: PersonThreshold,
         enough: Sequence[StrangerSearches],
-        few: Sequence[StrangerSearches],
+        others: Sequence[StrangerSearches],
         nameless: tuple[float, float],
         faces: int,
     ) -> PersonThreshold | None:
         """Return the strictest of a threshold that enough searches support, and those that a few others estimate.
 
         Distractors may all be of a poorer camera than the people of the gallery, or those who came after a training of
-        a poorer one than those before. The interval covers strangers like either. Returns None if more of the few come
-        as near than it allows.
+        a poorer one than those before. The interval covers strangers like either. Returns None if more of the others
+        come as near than it allows.
         """
-        estimating = [s for s in few if s.can_estimate(_rate_at_measured(s, supported.fpir, faces))]
+        estimating = [s for s in others if s.can_estimate(_rate_at_measured(s, supported.fpir, faces))]
         strictest = supported
         if estimating:
             estimate = self._find_strictest(estimating, supported.fpir, faces, nameless)
             strictest = min(supported, estimate, key=lambda t: t.person_distance)
         distance = strictest.person_distance
         high = max(supported.high or 0.0, strictest.high or 0.0)
-        if any(s.least_share_within(distance) > high for s in few):
+        if any(s.least_share_within(distance) > high for s in others):
             return None
         if strictest is supported:
             return strictest
