@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Engine, MetaData, Row, Table, select
 
 from app.db.session import reading
-from app.db.tables import Face
+from app.db.tables import Collection, Face
 from app.storage.blob_store import Blobs
 from app.storage.fingerprints import MAX_BYTES, FingerprintFinder
 from app.storage.segments.collection_segments import is_segment
@@ -55,7 +55,7 @@ class ScanResult:
     """hits: (store, kind) -> how often
 
     in_use: identities of texts that belong to somebody who is stored now; copies: those of photos, crops, descriptors
-    and vectors of faces that are stored now, since the same photo was enrolled for them
+    and vectors of faces that are stored now, since the same photo or imported vector was enrolled for them
     """
 
     hits: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -68,18 +68,24 @@ def scan_stores(database: Engine, home: Path, erased: ErasedBytes, report: Repor
     """Search all tables and all files of the home: the stored people first, then their photos, then everything else.
 
     A text that a stored person has too cannot be told from the erased one: it is not reported, but counted as in use.
-    Bytes of a photo that is stored for another face are counted as copies. Raises OSError.
+    Bytes of a photo or imported vector that is stored for another face are counted as copies. Raises OSError.
     """
     return _Scan(database, home, erased, report).run()
 
 
 class _Scan:
-    """One search. copied_faces: pks of stored faces in whose files something erased was found"""
+    """One search.
+
+    copied_faces: pks of stored faces in whose files something erased was found; external_models: those whose embeddings
+    are imported vectors, which have no files
+    """
 
     def __init__(self, database: Engine, home: Path, erased: ErasedBytes, report: Report) -> None:
         self.database, self.home, self.erased, self.report = database, home, erased, report
         self.result = ScanResult()
         self.copied_faces: set[int] = set()
+        with reading(database) as session:
+            self.external_models = set(session.scalars(select(Collection.external_model)))
 
     def run(self) -> ScanResult:
         tables = MetaData()
@@ -103,14 +109,18 @@ class _Scan:
     def _search_tables(self, tables: Iterable[Table]) -> None:
         for table in tables:
             for rows in _read_rows(self.database, table):
-                if table.name == "embeddings" and self.copied_faces:
-                    copied = [row.vector for row in rows if row.face_pk in self.copied_faces]
+                if table.name == "embeddings":
+                    copied = [row.vector for row in rows if self._is_copied(row)]
                     self.result.copies.update(mac for vector in copied for _, mac in self.erased.find(vector))
                 for kind, identity in self._find(_join_rows(rows)):
                     if kind == "text" and table.name in TABLES_OF_PEOPLE:
                         self.result.in_use.add(identity)
                     elif identity not in self.result.in_use | self.result.copies:
                         self.result.hits[f"table {table.name}", kind] += 1
+
+    def _is_copied(self, embedding: Row[Any]) -> bool:
+        """Whether a vector that is found there was enrolled for the stored face of the row."""
+        return embedding.face_pk in self.copied_faces or embedding.model_id in self.external_models
 
     def _search_files(self, paths: Iterable[Path]) -> None:
         for path in paths:

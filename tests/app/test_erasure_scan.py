@@ -16,7 +16,9 @@ from app.resources import Resources
 from app.storage.blob_store import MAX_SINGLE_FILES, Blobs
 from app.storage.fingerprints import Fingerprint, Fingerprinter
 from app.storage.model_cache import LBP_MODEL
+from app.storage.recognisers.external_models import make_external_model
 from app.storage.text_encodings import list_text_encodings
+from ml.descriptors.external import External
 
 IMAGE = "a1" * 32
 PHOTO, CROP, VECTOR = (np.random.default_rng(seed).bytes(256) for seed in range(3))
@@ -50,13 +52,13 @@ def put_photo(resources: Resources) -> None:
     resources.blobs.put("later", [(Blobs.photo(IMAGE), PHOTO), (Blobs.crop(IMAGE, 0, "grey"), CROP)])
 
 
-def enrol(resources: Resources, image: str) -> None:
+def enrol(resources: Resources, image: str, model: str = LBP_MODEL) -> None:
     """Store a face of a photo with the erased vector."""
     place = {"bounding_box": {}, "landmarks": [], "quality": {}, "change": 0}
     with writing(resources.database) as session:
         session.add(face := Face(collection_id="later", image_id=image, **place))
         session.flush()
-        session.add(Embedding(model_id=LBP_MODEL, task="identity", face_pk=face.pk, vector=VECTOR))
+        session.add(Embedding(model_id=model, task="identity", face_pk=face.pk, vector=VECTOR))
 
 
 def test_the_same_photo_of_another_face_is_no_alarm(resources: Resources) -> None:
@@ -67,6 +69,19 @@ def test_the_same_photo_of_another_face_is_no_alarm(resources: Resources) -> Non
     result = scan(resources)
     index.unlink()
     assert (dict(result.hits), len(result.copies)) == ({}, 3)
+
+
+def test_the_same_imported_vector_of_another_face_is_no_alarm(resources: Resources) -> None:
+    external = make_external_model(External(size=64, metric="l2"))
+    with writing(resources.database) as session:
+        resources.models.keep(session, external)
+        session.flush()
+        session.get_one(Collection, "later").external_model = external.id
+    enrol(resources, IMAGE, external.id)
+    assert (dict(scan(resources).hits), len(scan(resources).copies)) == ({}, 1)
+    with writing(resources.database) as session:
+        session.get_one(Collection, "later").external_model = None
+    assert ("table embeddings", "vector") in scan(resources).hits, "the embedding of another photo"
 
 
 def test_files_of_no_face_are_found_and_so_is_the_vector_of_another_photo(resources: Resources) -> None:
