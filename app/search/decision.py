@@ -23,6 +23,10 @@ UNCALIBRATED = (
     "this collection is not calibrated yet: enrol 100 faces or more, of people with two or more faces each, or serve "
     "it with a recogniser that has a reference calibration"
 )
+UNSUPPORTED = (
+    "this gallery does not tell a threshold at an fpir as small as {:g}: its people have one face each, so that only "
+    "searches for them do. Ask for a larger fpir, or enrol more people, or second faces of some"
+)
 PARTIAL = (
     "this search looks at fewer faces than those by which the rate was measured, and may miss the next person: its "
     "threshold is estimated from pairs of faces and is cautious. Leave out m, candidates, target_recall and "
@@ -107,7 +111,8 @@ def make_person_threshold(
     measured = scores.person_threshold(fpir, faces, doubt is not None)
     if measured is None:
         if fpir is not None:
-            raise Conflict(UNCALIBRATED, code="NotCalibrated")
+            is_measured = scores.open_set is not None and scores.open_set.strangers
+            raise Conflict(UNSUPPORTED.format(fpir) if is_measured else UNCALIBRATED, code="NotCalibrated")
         return AcceptanceThreshold(None, rule=scores.rule)
     if doubt == OUTDATED:
         measured = replace(

@@ -12,6 +12,7 @@ from sqlalchemy import select, update
 
 from app.db.session import reading, writing
 from app.db.tables import Deployment, Embedding, Face, Subject, now
+from app.errors import Conflict
 from app.resources import Resources
 from app.search.decision import OUTDATED, RankedMatch, decide, make_person_threshold
 from app.serving.calibration import gallery_calibration
@@ -23,6 +24,9 @@ from app.serving.scores import Scores
 from ml.calibration import Calibration
 from ml.distances import EUCLIDEAN
 from ml.identification.new_hubs import NewHubs
+from ml.identification.open_set import OpenSetCalibration
+from ml.identification.person_distance import DecisionRule
+from ml.identification.stranger_searches import StrangerSearches
 from ml.types import Rows
 from tests.app.test_paused_follower import wait_for
 from tests.rows import GalleryWriter, make_model, people
@@ -210,6 +214,17 @@ def test_a_gallery_whose_faces_are_changed_is_not_replaced(
     checked = engine.follower.sync.validity_checks._checked
     wait_for(lambda: any(one is not None and one.change == change for one in checked["staff", "identity"].values()))
     assert not read_validity(engine).is_outdated
+
+
+def test_a_rate_that_searches_do_not_support_is_not_called_uncalibrated() -> None:
+    """People with one face each have no pairs of one person, so that nothing else is measured."""
+    searches = StrangerSearches.from_distances("leave-one-out", np.linspace(1, 2, 300), np.arange(300), 300)
+    scores = Scores(EUCLIDEAN, open_set=OpenSetCalibration(DecisionRule(), (searches,)))
+    assert make_person_threshold(scores, 0.1, 300).description is not None
+    with pytest.raises(Conflict, match=r"an fpir as small as 1e-05.*Ask for a larger fpir"):
+        make_person_threshold(scores, 1e-5, 300)
+    with pytest.raises(Conflict, match="not calibrated yet"):
+        make_person_threshold(Scores(EUCLIDEAN), 0.1, 300)
 
 
 def test_who_passes_a_threshold_of_a_gallery_that_is_gone() -> None:
