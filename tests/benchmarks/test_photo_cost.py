@@ -1,4 +1,4 @@
-"""A search by photo is compared with its stages and with the least program."""
+"""A search by photo is compared with its stages, with the least program, and with the bare pipeline."""
 
 import asyncio
 import os
@@ -7,7 +7,7 @@ import re
 import pytest
 
 from app.threads import ENVIRONMENT_NAMES
-from benchmarks import photo_cost
+from benchmarks import photo_cost, photo_load
 from benchmarks.load.processes import restart_with_one_thread
 
 
@@ -18,6 +18,14 @@ def test_a_search_by_photo_is_compared_in_one_process(capsys: pytest.CaptureFixt
     assert len(lines) == 9
     assert milliseconds[6] == pytest.approx(sum(milliseconds[:6]), rel=0.5)
     assert all(re.search(r" ms   \d\.\d\d of the sum$", line) for line in lines[7:])
+
+
+def test_searches_by_photo_are_compared_with_the_bare_pipeline(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--faces", "400", "--clients", "2", "--processes", "1", "--rounds", "1", "--seconds", "0.5"]
+    photo_load.compare(photo_load.parse_arguments(arguments))
+    service, pipeline, ratio = (float(line.split()[1]) for line in capsys.readouterr().out.splitlines())
+    assert min(service, pipeline) > 0
+    assert ratio == pytest.approx(service / pipeline, rel=0.1)
 
 
 def test_a_measurement_starts_again_with_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
