@@ -36,6 +36,7 @@ from benchmarks.service_load import format_searches
 from ml import images, synthetic_faces
 from ml.model import Model
 from ml.pipeline import FrontEnd, default_front_end
+from ml.types import Ids, Rows
 from tests.rows import make_model
 
 SERVICE, LEAST = "service", "least program"
@@ -49,14 +50,20 @@ def create_least_program(front_end: FrontEnd, model: Model, index: faiss.Index) 
 
     @app.post("/search")
     def search(file: UploadFile) -> Neighbours:
-        image = images.read(file.file.read())
-        face = front_end.align(image, front_end.detector.detect(image)[0])
-        assert face is not None
-        crops = {kind: face.crops[kind][None] for kind in model.recipe.crops}
-        distances, ids = index.search(model.embed(model.describe(crops)), NEAREST)
+        distances, ids = search_bare(front_end, model, index, file.file.read())
         return Neighbours(ids=ids[0].tolist(), distances=distances[0].tolist())
 
     return app
+
+
+def search_bare(front_end: FrontEnd, model: Model, index: faiss.Index, photo: bytes) -> tuple[Rows, Ids]:
+    """Search by the largest face of a photo, with `ml` and FAISS alone. Returns (1, NEAREST) distances and ids."""
+    image = images.read(photo)
+    face = front_end.align(image, front_end.detector.detect(image)[0])
+    assert face is not None
+    crops = {kind: face.crops[kind][None] for kind in model.recipe.crops}
+    distances, ids = index.search(model.embed(model.describe(crops)), NEAREST)
+    return distances, ids
 
 
 def draw_photo() -> bytes:

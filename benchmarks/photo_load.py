@@ -22,14 +22,11 @@ import faiss
 
 from benchmarks.load.private_gallery import write_gallery
 from benchmarks.load.processes import restart_with_one_thread
-from benchmarks.photo_cost import draw_photo, format_form
+from benchmarks.photo_cost import draw_photo, format_form, search_bare
 from benchmarks.service_load import DIM, Target, load, run_target, wait_until_answered
-from ml import images
 from ml.pipeline import default_front_end
 from ml.types import Rows
 from tests.rows import make_model
-
-NEAREST = 10
 
 
 def run_pipeline(orders: Connection, rows: Rows, photo: bytes) -> None:
@@ -40,11 +37,7 @@ def run_pipeline(orders: Connection, rows: Rows, photo: bytes) -> None:
         seconds = orders.recv()
         count, end = 0, time.perf_counter() + seconds
         while time.perf_counter() < end:
-            image = images.read(photo)
-            face = front_end.align(image, front_end.detector.detect(image)[0])
-            assert face is not None
-            crops = {kind: face.crops[kind][None] for kind in model.recipe.crops}
-            index.search(model.embed(model.describe(crops)), NEAREST)
+            search_bare(front_end, model, index, photo)
             count += 1
         orders.send(count)
 

@@ -1,6 +1,7 @@
 """Scores mean what they say, thresholds keep the false-match rate, and thin evidence is called thin."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -284,3 +285,14 @@ def test_of_two_samples_the_one_with_more_near_pairs_counts_at_each_distance() -
     assert (far.low, far.high) == pytest.approx(clopper_pearson(2800, 4000), rel=0.1)
     unknown = ImpostorDistances(one.n, one.distances, one.counts)
     assert unknown.join_strictest(other).threshold(0.01).enough is False
+
+
+def test_only_a_difference_beyond_chance_makes_a_distribution_exceed_another() -> None:
+    draw = np.random.default_rng(0)
+    known, same = (ImpostorDistances.of(draw.normal(5, 1, 20_000)) for _ in range(2))
+    nearer, small = ImpostorDistances.of(draw.normal(4, 1, 20_000)), ImpostorDistances.of(draw.normal(4.8, 1, 20))
+    assert nearer.surely_exceeds(known)
+    assert not known.surely_exceeds(nearer)
+    assert not same.surely_exceeds(known)
+    assert not small.surely_exceeds(known)
+    assert not replace(nearer, effective=()).surely_exceeds(known)
