@@ -19,6 +19,7 @@ from app.serving.compensation.store import NO_COMPENSATION
 from app.serving.index_builder import IndexKey, build_index
 from app.serving.labels.constraints import ServedConstraints
 from app.serving.loaded_index import LoadedIndex
+from ml.calibration import Calibration
 from ml.distances import EUCLIDEAN
 from ml.identification.open_set import OpenSetCalibration, PersonThreshold
 from ml.types import Ids, Rows
@@ -149,6 +150,20 @@ def test_distractors_that_show_people_twice_have_no_more_strangers_named_than_st
     assert threshold.high is not None
     assert is_named.mean() < threshold.high
     assert photos == 2 or is_named.mean() > 0.05, "distractors of different people have a part in the decision"
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_pairs_with_distractors_of_a_poorer_camera_do_not_loosen_the_thresholds_of_pairs(resources: Resources) -> None:
+    rows, _ = crowd(1_550, 1)
+    poor, strangers = rows[250:1_250] + np.random.default_rng(1).normal(0, 0.25, (1_000, 32)), rows[1_250:]
+    model = make_model("m-1", dim=32)
+    gallery = GalleryWriter(resources).make(model)
+    gallery.add({model.id: rows[:250].repeat(2, axis=0)}, [f"p{i // 2}" for i in range(500)])
+    gallery.add({model.id: poor.astype(np.float32)}, [None] * 1_000, role="distractor")
+    measured = gallery_calibration.measure_gallery(resources, "staff", "identity", model)["calibration"]
+    threshold = Calibration.from_dict(measured).impostors.threshold(0.01)
+    accepted = (EUCLIDEAN.distances(strangers, rows[:250]) <= threshold.distance).mean()
+    assert 0.005 < accepted < 0.02
 
 
 def find_named(rows: Rows, owners: Ids, named: int, strangers: Rows, threshold: PersonThreshold) -> NDArray[np.bool_]:
