@@ -151,8 +151,8 @@ class DeploymentSync:
             if self.loader.update(index, compare=True):
                 collection = CollectionKey(index.key.collection, index.key.collection_created_at)
                 contents = hash_contents(index, self.face_tables.read_newest(collection))
-                self.snapshots.save(index.key, index.index, index.state.change, contents)
-                index.saved_change = index.state.change
+                if self.snapshots.save(index.key, index.index, index.state.change, contents):
+                    index.saved_change = index.state.change
             else:
                 index.is_stale = True
                 log.warning("index.disagrees collection=%s task=%s", index.key.collection, index.key.task)

@@ -44,16 +44,25 @@ class SnapshotStore:
         self.folder = folder
         self._signing_key = read_secret(folder / "key")
 
-    def save(self, key: IndexKey, index: Index, change: int, contents: str) -> None:
-        """Write a snapshot completely or not at all. The index must not change meanwhile."""
+    def save(self, key: IndexKey, index: Index, change: int, contents: str) -> bool:
+        """Write a snapshot completely or not at all. The index must not change meanwhile.
+
+        Returns False if another process, which has removed faces, deletes it while it is written. Raises OSError.
+        """
         name, previous_file = self._name(key), self._recorded_file(key)
         file = self.folder / f"{name}.{secrets.token_hex(8)}.index"
         record = _describe_key(key) | {"file": file.name, "change": change, "contents": contents}
-        record["sha256"] = index.save(file)
-        with atomic_write(self.folder / f"{name}.json") as written:
-            written.write(json.dumps(record | {"mac": self._sign(record)}).encode())
+        try:
+            record["sha256"] = index.save(file)
+            with atomic_write(self.folder / f"{name}.json") as written:
+                written.write(json.dumps(record | {"mac": self._sign(record)}).encode())
+        except FileNotFoundError:
+            if not self.folder.exists():
+                raise
+            return False
         if previous_file is not None:
             previous_file.unlink(missing_ok=True)
+        return True
 
     def load(self, key: IndexKey, device: Device) -> SavedIndex | None:
         """Return the index as it was saved; None if there is no snapshot, or it was altered."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -39,6 +40,7 @@ from ml.distances import EUCLIDEAN
 from ml.identification.open_set import OpenSetCalibration
 from ml.identification.person_distance import DecisionRule
 from ml.identification.stranger_searches import StrangerSearches
+from ml.indexes.flat import FlatIndex
 from ml.indexes.ivf import IvfIndex
 from ml.model import Model
 from ml.types import Ids
@@ -368,6 +370,34 @@ def test_a_removed_face_does_not_stay_in_a_file(gallery: GalleryWriter, engine: 
     gallery.remove(gallery.pks[:1])
     until(lambda: indexed_faces(engine) == set(gallery.pks))
     assert list(gallery.resources.indexes.glob("*.index")) == []
+
+
+@pytest.mark.parametrize("part", ["*.index.*.part", "*.json.*.part"])
+def test_a_snapshot_that_another_process_deletes_while_it_is_written_is_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    store, key, index = SnapshotStore(tmp_path), IndexKey("staff", "identity", MODEL.id, 1.0), FlatIndex(8)
+    index.add(np.arange(5), people(5, 1)[0])
+
+    def delete_and_sync(_handle: int) -> None:
+        if list(tmp_path.glob(part)):
+            store.delete(key)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("ml.files.os.fsync", delete_and_sync)
+        assert not store.save(key, index, 3, "")
+    assert store.load(key, "cpu") is None
+    assert store.save(key, index, 3, "")
+    saved = store.load(key, "cpu")
+    assert saved is not None
+    assert (saved.change, len(saved.index)) == (3, 5)
+
+
+def test_a_snapshot_in_a_folder_that_is_gone_is_a_fault(tmp_path: Path) -> None:
+    store = SnapshotStore(tmp_path)
+    shutil.rmtree(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        store.save(IndexKey("staff", "identity", MODEL.id, 1.0), FlatIndex(8), 3, "")
 
 
 def test_two_processes_follow_the_same_tables(gallery: GalleryWriter, engine: Engine) -> None:
