@@ -13,8 +13,9 @@ from app.deps.shared_schemas import SubjectRef
 from app.errors import Conflict
 from app.search.schemas import AppliedThreshold, Decision, Evidence
 from app.serving.scores import Scores
-from ml.identification.open_set import PersonThreshold, fpir_at_size
+from ml.identification.open_set import PersonThreshold
 from ml.identification.person_distance import DecisionRule
+from ml.identification.stranger_searches import fpir_at_size
 
 MAX_KEPT_THRESHOLDS = 64
 FaceDecision = tuple[Decision | None, SubjectRef | None]
@@ -265,6 +266,12 @@ def _finite(distance: float) -> float | None:
 
 
 def _explain_evidence(measured: PersonThreshold) -> str:
+    if measured.high is not None:
+        return (
+            "too few people tell how near strangers like them come, and this threshold comes from searches of others: "
+            f"up to {measured.high:.0%} of such strangers may be named. About {measured.more_people:,} more enrolled "
+            "people would be enough"
+        )
     return (
         f"too few people are enrolled to measure a rate of {measured.fpir:.3g} by searches: this threshold is "
         f"estimated from pairs of faces and is cautious: enrolled people are unknown more often than need be. About "

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from ml.calibration import ImpostorDistances
 from ml.errors import Corrupt, WrongShape
+from ml.identification.nearness_shift import NearnessShift
 from ml.identification.person_distance import NEAREST_FACE, DecisionRule
-from ml.identification.stranger_searches import MIN_STRANGERS, StrangerSearches
+from ml.identification.stranger_searches import MAX_INTERVAL_RATIO, MIN_STRANGERS, StrangerSearches, fpir_at_size
 
 Floats = NDArray[np.float64]
 Evidence = Literal["leave-one-out", "held-out", "distractors", "pairs"]
@@ -37,11 +38,6 @@ VERSION = 4
 without them, or they were searched for in several collections at once. Too many strangers were named."""
 
 
-def fpir_at_size(fpir: float, measured_faces: int, faces: int) -> float:
-    """Convert FPIR to another gallery size, if every face is equally likely to match: 1 - (1 - fpir)^(N / N0)."""
-    return -math.expm1(faces / max(1, measured_faces) * math.log1p(-min(fpir, 1 - 1e-12)))
-
-
 @dataclass(frozen=True)
 class PersonThreshold:
     """A threshold of the person distance, up to which a search names the nearest person.
@@ -53,8 +49,9 @@ class PersonThreshold:
     low, high: 95 % interval of the rate to be expected here; None if the threshold comes from pairs. In a gallery of
         another size, the rate lies between that at the measured size and what independent faces would make of it: with
         fewer people, strangers also have a larger lead over the next person
-    enough: whether the threshold is supported by searches. Otherwise it is a cautious one from pairs, and `more_people`
-        is the number of further enrolled people that would be needed.
+    enough: whether the threshold is supported by searches. Otherwise it is a cautious one from pairs, or one from
+        distractors or newcomers whom so few people confirm that the rate may be ten times as high as requested;
+        `more_people` is the number of further enrolled people that would be needed
     source: what the threshold was derived from; people, searches: their numbers; measured_faces: size of the gallery
         when it was measured
     """
@@ -80,6 +77,7 @@ class OpenSetCalibration:
     """The person distances of strangers in one gallery, under one decision rule.
 
     strangers: searches from one or two sources
+    newcomer_share: of the people, those who came after the training that held people out; 0: none, or not known
     optimistic: whether the model has learned from the people of the pairs, so that their distances are too large
     version: by which version it was measured, see VERSION
     """
@@ -88,6 +86,7 @@ class OpenSetCalibration:
     strangers: tuple[StrangerSearches, ...] = ()
     optimistic: bool = False
     version: int = VERSION
+    newcomer_share: float = 0.0
 
     def threshold(
         self, fpir: float, faces: int, pairs: tuple[ImpostorDistances, ...] = (), nameless_faces: int | None = None
@@ -96,8 +95,9 @@ class OpenSetCalibration:
 
         nameless_faces: those without a name among them; None: not known, and all may be
 
-        If several sources have enough searches, the strictest threshold is used. Unless people held out are among
-        these, they do not decide alone, since strangers may rather be like others: see `_compare_with_others`. If no
+        If several sources have enough searches, the strictest threshold is used. They do not decide alone, since
+        strangers may rather be like others, of whom there are few: see `_compare_with_others`. People held out stand
+        for all but the newcomers, whose share of the strangers is taken to be that of the people. If no
         source has enough, or if the gallery has shrunk too much since (see MIN_GALLERY_SHARE), the threshold is derived
         from `pairs` as if each face were an independent chance of a false match, 1 - (1 - fmr)^N, at half the rate;
         this names fewer strangers than requested. Raises WrongShape.
@@ -110,52 +110,95 @@ class OpenSetCalibration:
             return self.pairs_threshold(fpir, faces, pairs)
         distances = self._find_face_distances(fpir, faces if nameless_faces is None else nameless_faces, pairs)
         nameless = distances or NOTHING_MATCHES
-        strictest = self._find_strictest(enough, fpir, faces, nameless)
+        supported = {s: self._from_searches(s, fpir, faces, nameless) for s in enough}
+        measured = min(enough, key=lambda s: supported[s].person_distance)
         others = [s for s in comparable if s not in enough and s.source != "distractors"]
-        if not others or any(s.source == "held-out" for s in enough):
-            return strictest
-        compared = self._compare_with_others(strictest, enough, others, nameless, faces)
+        if any(s.source == "held-out" for s in enough):
+            return self._mix_with_newcomers(supported[measured], measured, others, faces)
+        if not others:
+            return supported[measured]
+        compared = self._compare_with_others(supported[measured], measured, enough, others, faces)
         return compared or self.pairs_threshold(fpir, faces, pairs)
-
-    def _find_strictest(
-        self, sources: Sequence[StrangerSearches], fpir: float, faces: int, nameless: tuple[float, float]
-    ) -> PersonThreshold:
-        return min((self._from_searches(s, fpir, faces, nameless) for s in sources), key=lambda t: t.person_distance)
 
     def _compare_with_others(
         self,
         supported: PersonThreshold,
+        measured: StrangerSearches,
         enough: Sequence[StrangerSearches],
         others: Sequence[StrangerSearches],
-        nameless: tuple[float, float],
         faces: int,
     ) -> PersonThreshold | None:
         """Return the strictest of a threshold that enough searches support, and those that a few others estimate.
 
         Distractors may all be of a poorer camera than the people of the gallery, or those who came after a training of
-        a poorer one than those before. The interval covers strangers like either. Returns None if more of the others
-        come as near than it allows.
+        a poorer one than those before. The interval covers strangers like either. A rate that the others cannot
+        estimate has no larger distance than the least rate that they can. Returns None if more of the others come as
+        near than the interval allows, or if nothing tells how near they come. The evidence is not enough if the
+        interval reaches beyond MAX_INTERVAL_RATIO times the requested rate.
+
+        measured: the searches that the threshold comes from
         """
-        estimating = [s for s in others if s.can_estimate(_rate_at_measured(s, supported.fpir, faces))]
-        strictest = supported
-        if estimating:
-            estimate = self._find_strictest(estimating, supported.fpir, faces, nameless)
-            strictest = min(supported, estimate, key=lambda t: t.person_distance)
-        distance = strictest.person_distance
-        high = max(supported.high or 0.0, strictest.high or 0.0)
+        nameless = supported.nameless_distance, supported.nameless_possible_distance
+        estimates, limit = [supported], math.inf
+        for searches in others:
+            shift = NearnessShift.between(measured, searches)
+            if shift is None or not shift.is_bounded:
+                return None
+            estimates.append(self._from_searches(measured, supported.fpir, faces, nameless, shift))
+            if searches.can_estimate(_rate_at_measured(searches, supported.fpir, faces)):
+                estimates.append(self._from_searches(searches, supported.fpir, faces, nameless))
+            else:
+                limit = min(limit, searches.threshold(1 / searches.people)[0])
+        strictest = min(estimates, key=lambda t: t.person_distance)
+        distance, high = min(limit, strictest.person_distance), max(t.high or 0.0 for t in estimates)
         if any(s.least_share_within(distance) > high for s in others):
             return None
-        if strictest is supported:
-            return strictest
-        low = min(strictest.low or 0.0, *(s.least_share_within(distance) for s in enough))
-        return replace(strictest, low=low, high=high)
+        low = min(*(t.low or 0.0 for t in estimates), *(s.least_share_within(distance) for s in enough))
+        is_narrow = high <= MAX_INTERVAL_RATIO * supported.fpir
+        missing = 0 if is_narrow else max(1, math.ceil(MIN_STRANGERS) - max(s.people for s in others))
+        return replace(strictest, person_distance=distance, low=low, high=high, enough=is_narrow, more_people=missing)
+
+    def _mix_with_newcomers(
+        self,
+        supported: PersonThreshold,
+        measured: StrangerSearches,
+        newcomers: Sequence[StrangerSearches],
+        faces: int,
+    ) -> PersonThreshold:
+        """Return the strictest threshold for strangers who are, by their share of the people, like newcomers.
+
+        newcomers: their searches, too few to support a threshold
+        """
+        nameless = supported.nameless_distance, supported.nameless_possible_distance
+        shifts = [NearnessShift.between(measured, s) for s in newcomers] if self.newcomer_share else []
+        mixed = [
+            self._from_searches(measured, supported.fpir, faces, nameless, shift, self.newcomer_share)
+            for shift in shifts
+            if shift is not None
+        ]
+        return min(mixed or [supported], key=lambda t: t.person_distance)
 
     def _from_searches(
-        self, searches: StrangerSearches, fpir: float, faces: int, nameless: tuple[float, float]
+        self,
+        searches: StrangerSearches,
+        fpir: float,
+        faces: int,
+        nameless: tuple[float, float],
+        shift: NearnessShift | None = None,
+        weight: float = 1.0,
     ) -> PersonThreshold:
-        distance, low, high = searches.threshold(_rate_at_measured(searches, fpir, faces))
+        """Return the threshold that searches tell, of strangers like them or, by a shift, of a mixture with others.
+
+        weight: the share of the others
+        """
+        rates = [_rate_at_measured(searches, rate, faces) for rate in (fpir, possible_fpir(fpir))]
+        if shift is not None:
+            rates = [shift.find_measured_share(rate, weight) for rate in rates]
+        distance, low, high = searches.threshold(rates[0])
+        possible = searches.threshold(rates[1])[0]
+        if shift is not None:
+            low, high = shift.interval(rates[0], low, high, weight)
         ends = [(end, fpir_at_size(end, searches.gallery_faces, faces)) for end in (low, high)]
-        possible = searches.threshold(_rate_at_measured(searches, possible_fpir(fpir), faces))[0]
         return PersonThreshold(
             fpir, distance, max(distance, possible), *nameless,
             min(ends[0]), max(ends[1]),
@@ -203,7 +246,7 @@ class OpenSetCalibration:
         try:
             strangers = tuple(StrangerSearches.from_dict(s) for s in kept["strangers"])
             rule, version = DecisionRule.from_dict(kept["rule"]), int(kept.get("version", 1))
-            return cls(rule, strangers, bool(kept["optimistic"]), version)
+            return cls(rule, strangers, bool(kept["optimistic"]), version, float(kept.get("newcomer_share", 0.0)))
         except (KeyError, TypeError, ValueError) as error:
             raise Corrupt(f"this is not an open-set calibration: {error}") from error
 

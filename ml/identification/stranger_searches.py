@@ -22,6 +22,11 @@ MAX_INTERVAL_RATIO = 10.0
 KEPT_DISTANCES = 400
 
 
+def fpir_at_size(fpir: float, measured_faces: int, faces: int) -> float:
+    """Convert FPIR to another gallery size, if every face is equally likely to match: 1 - (1 - fpir)^(N / N0)."""
+    return -math.expm1(faces / max(1, measured_faces) * math.log1p(-min(fpir, 1 - 1e-12)))
+
+
 @dataclass(frozen=True)
 class StrangerSearches:
     """The results of searches for strangers in one gallery.
@@ -76,10 +81,11 @@ class StrangerSearches:
         """Return the distance up to which a share (0..1) of searches comes, and the 95 % interval of the true share.
 
         Small shares are taken from the fitted tail, others from the order statistic: the largest distance that at most
-        this share of searches reaches.
+        this share of searches reaches. No share has a larger distance than a larger one.
         """
         if self.tail is not None and share < LOW_SHARE:
-            return self.tail.distance(share), *self.tail.interval(share)
+            distance = min(self.tail.distance(share), self.threshold(LOW_SHARE)[0])
+            return distance, *self.tail.interval(share)
         within = int(np.searchsorted(self.shares, share + 1e-12, side="right"))
         if not within:
             nearest = self.distances[0] if self.distances else np.inf

@@ -73,6 +73,23 @@ def test_searches_in_another_collection_of_the_training_stand_for_it_while_it_is
     assert strangers(resources, model) == ([], True)
 
 
+def test_newcomers_count_by_their_share_of_the_people(resources: Resources) -> None:
+    trained_here = LEARNED | {"collection": "staff", "changes": {"staff": 1}}
+    model = replace(make_model("m-learned"), provenance=trained_here)
+    gallery = enrol(resources, "staff", model, ())
+    rows, subjects = people(10, 2, seed=9)
+    gallery.add({model.id: rows}, [f"new-{name}" for name in subjects])
+    gallery.add({model.id: rows[:6]}, [None] * 6, role="distractor")
+    measured = gallery_calibration.measure_gallery(resources, "staff", "identity", model)["open_set"]
+    calibration = OpenSetCalibration.from_dict(measured["calibration"])
+    assert [searches.people for searches in calibration.strangers] == [50, 10, 6]
+    assert calibration.newcomer_share == pytest.approx(10 / 50)
+    learned_nothing = gallery_calibration.measure_gallery(resources, "staff", "identity", trained_in_studio())[
+        "open_set"
+    ]
+    assert OpenSetCalibration.from_dict(learned_nothing["calibration"]).newcomer_share == 0
+
+
 def make_distractors(gallery: GalleryWriter, pks: Sequence[int], change: int) -> None:
     with writing(gallery.resources.database) as session:
         values = {"role": "distractor", "subject_pk": None, "change": change, "created_at": 1.0}

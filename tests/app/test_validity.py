@@ -227,6 +227,22 @@ def test_a_rate_that_searches_do_not_support_is_not_called_uncalibrated() -> Non
         make_person_threshold(Scores(EUCLIDEAN), 0.1, 300)
 
 
+def test_a_threshold_that_few_people_confirm_says_how_many_strangers_may_be_named() -> None:
+    draw = np.random.default_rng(0)
+    searches = [
+        StrangerSearches.from_distances(source, draw.normal(size=count), np.arange(count), 2000)
+        for source, count in (("leave-one-out", 10), ("distractors", 1500))
+    ]
+    scores = Scores(EUCLIDEAN, open_set=OpenSetCalibration(DecisionRule(), tuple(searches)))
+    description = make_person_threshold(scores, 0.01, 2000).description
+    assert description is not None
+    assert (description["enough"], description["evidence"]["source"]) == (False, "distractors")
+    assert description["evidence"]["more_people"] == 140
+    assert description["high"] > 0.1
+    assert f"up to {description['high']:.0%} of such strangers" in description["note"]
+    assert "140 more enrolled people" in description["note"]
+
+
 def test_who_passes_a_threshold_of_a_gallery_that_is_gone() -> None:
     scores = Scores(EUCLIDEAN, Calibration.fit(np.linspace(1, 4, 300), np.linspace(4, 9, 50_000)))
     threshold = make_person_threshold(scores, None, 100, OUTDATED)

@@ -5,19 +5,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.special import ndtr, ndtri
 
 from ml.calibration import ImpostorDistances, sample_impostors
 from ml.calibration.rate_intervals import clopper_pearson
 from ml.distances import EUCLIDEAN, INNER_PRODUCT
 from ml.errors import Corrupt, TooFewPairs, WrongShape
+from ml.identification.nearness_shift import NearnessShift
 from ml.identification.open_set import (
     OpenSetCalibration,
-    fpir_at_size,
+    PersonThreshold,
     possible_fpir,
 )
 from ml.identification.person_distance import NEAREST_FACE, DecisionRule, Shortlist, find_nearest_people, shortlist
 from ml.identification.searches import GalleryPeople, search_gallery
-from ml.identification.stranger_searches import StrangerSearches
+from ml.identification.stranger_searches import StrangerSearches, fpir_at_size
 from ml.identification.tail_fit import TailFit
 from ml.identification.templates import PersonTemplate, template_distances
 from ml.indexes.flat import FlatIndex
@@ -321,65 +323,169 @@ def test_of_several_sources_the_strictest_counts() -> None:
         assert threshold.source == "leave-one-out"
 
 
-def summarise(source: Any, people: int, start: float, gallery: int = 500) -> StrangerSearches:
-    """Summarise searches whose distances begin at `start` and end one further."""
-    distances = np.random.default_rng(people).uniform(start, start + 1, people)
+def summarise(source: Any, people: int, mean: float, gallery: int = 500) -> StrangerSearches:
+    """Summarise searches whose distances are normal, with a standard deviation of 1."""
+    distances = np.random.default_rng(people).normal(mean, 1, people)
     return StrangerSearches.from_distances(source, distances, np.arange(people), gallery)
 
 
+def compare(
+    few: StrangerSearches, many: StrangerSearches, fpir: float
+) -> tuple[PersonThreshold | None, PersonThreshold]:
+    """Return the threshold by both, whatever their order, and that by the many alone."""
+    thresholds = [OpenSetCalibration(NEAREST_FACE, s).threshold(fpir, 500) for s in ((few, many), (many, few), (many,))]
+    assert thresholds[0] == thresholds[1]
+    assert thresholds[2] is not None
+    return thresholds[0], thresholds[2]
+
+
 @pytest.mark.parametrize("fpir", [0.01, 0.03, 0.1])
-def test_distractors_that_are_unlike_the_people_of_the_gallery_do_not_decide_alone(fpir: float) -> None:
-    people, distractors = summarise("leave-one-out", 100, 0.0), summarise("distractors", 2000, 0.5)
-    assert OpenSetCalibration(NEAREST_FACE, (people,)).threshold(fpir, 500) is None, "too few people"
-    for both in ((people, distractors), (distractors, people)):
-        threshold = OpenSetCalibration(NEAREST_FACE, both).threshold(fpir, 500)
-        assert threshold is not None
-        assert threshold.enough
-        assert threshold.source == "leave-one-out"
-        assert threshold.person_distance < 3 * fpir, "0.5 by distractors alone, within which half of the people lie"
-        assert threshold.low == 0, "nobody who is like a distractor is named"
-        assert threshold.high is not None
-        assert threshold.high >= fpir
+@pytest.mark.parametrize("people", [12, 30, 100])
+def test_distractors_that_are_unlike_the_people_of_the_gallery_do_not_decide_alone(people: int, fpir: float) -> None:
+    named, distractors = summarise("leave-one-out", people, 0), summarise("distractors", 2000, 1)
+    assert OpenSetCalibration(NEAREST_FACE, (named,)).threshold(fpir, 500) is None, "too few people"
+    threshold, alone = compare(named, distractors, fpir)
+    assert threshold is not None
+    assert threshold.enough == (people >= 30 or fpir > 0.01), "up to 15 % beside 12 people, ten times as many and more"
+    assert threshold.more_people == (0 if threshold.enough else 150 - people)
+    assert alone.high is not None
+    assert ndtr(alone.person_distance) > 2 * alone.high, "so many strangers who are like the people are named by these"
+    assert threshold.low is not None
+    assert threshold.high is not None
+    assert fpir / 5 < ndtr(threshold.person_distance) < min(3 * fpir, threshold.high)
+    assert threshold.low < ndtr(threshold.person_distance - 1), "it holds for people who are like the distractors, too"
 
 
-def test_distractors_that_are_like_the_people_of_the_gallery_decide_beside_a_few_of_these() -> None:
-    people, distractors = summarise("leave-one-out", 20, 0.05), summarise("distractors", 2000, 0.0)
-    threshold = OpenSetCalibration(NEAREST_FACE, (people, distractors)).threshold(0.01, 500)
-    alone = OpenSetCalibration(NEAREST_FACE, (distractors,)).threshold(0.01, 500)
-    assert threshold == alone
-    assert alone is not None
-    assert alone.source == "distractors"
+@pytest.mark.parametrize("mean", [0.0, 1.0])
+def test_distractors_that_are_no_farther_than_the_people_of_the_gallery_decide_beside_few_of_these(mean: float) -> None:
+    threshold, alone = compare(summarise("leave-one-out", 20, mean), summarise("distractors", 2000, 0), 0.01)
+    assert threshold is not None
+    assert threshold.source == "distractors"
+    assert 0.003 < ndtr(threshold.person_distance) <= ndtr(alone.person_distance)
+    assert threshold.low is not None
+    assert threshold.high is not None
+    assert alone.high is not None
+    assert threshold.low < ndtr(threshold.person_distance - mean) < alone.high <= threshold.high
 
 
-def test_a_few_people_who_are_nearer_than_distractors_allow_leave_the_threshold_to_pairs() -> None:
-    people, distractors = summarise("leave-one-out", 20, 0.0), summarise("distractors", 2000, 0.5)
+def test_the_more_people_there_are_the_surer_are_the_rates_beside_distractors() -> None:
+    few, many = (
+        compare(summarise("leave-one-out", n, 0), summarise("distractors", 2000, 0), 0.01)[0] for n in (12, 140)
+    )
+    assert few is not None
+    assert many is not None
+    assert few.high is not None
+    assert many.high is not None
+    assert few.high > 2 * many.high
+
+
+@pytest.mark.parametrize("people", [8, 30, 100])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_larger_rate_never_has_a_smaller_distance(people: int, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    searches = [
+        StrangerSearches.from_distances(source, draw.gumbel(mean, 1, count), np.arange(count), 500)
+        for source, mean, count in (("leave-one-out", 0.0, people), ("distractors", 0.8, 1000))
+    ]
+    calibration = OpenSetCalibration(NEAREST_FACE, tuple(searches))
+    thresholds = [calibration.threshold(fpir, 500) for fpir in np.geomspace(0.003, 0.3, 40)]
+    distances = [threshold.person_distance for threshold in thresholds if threshold]
+    assert len(distances) > 30
+    assert (np.diff(distances) >= 0).all()
+
+
+def test_people_who_are_all_nearer_than_distractors_leave_the_threshold_to_pairs() -> None:
+    people, distractors = summarise("leave-one-out", 20, -5), summarise("distractors", 2000, 0)
     pairs = ImpostorDistances.of(np.linspace(0, 1, 1000))
-    calibration = OpenSetCalibration(NEAREST_FACE, (people, distractors))
-    threshold = calibration.threshold(0.01, 500, (pairs,))
+    threshold = OpenSetCalibration(NEAREST_FACE, (people, distractors)).threshold(0.01, 500, (pairs,))
     assert threshold is not None
     assert (threshold.enough, threshold.source) == (False, "pairs")
-    assert calibration.threshold(0.01, 500) is None
+    assert compare(people, distractors, 0.01)[0] is None
 
 
 def test_newcomers_who_are_unlike_those_of_the_training_do_not_decide_alone() -> None:
-    held_out, newcomers = summarise("held-out", 50, 0.0), summarise("leave-one-out", 2000, 0.5)
-    threshold = OpenSetCalibration(NEAREST_FACE, (held_out, newcomers)).threshold(0.1, 500)
+    held_out = summarise("held-out", 50, 0)
+    threshold, alone = compare(held_out, summarise("leave-one-out", 2000, 1), 0.1)
     assert threshold is not None
-    assert (threshold.source, threshold.enough) == ("held-out", True)
-    assert threshold.person_distance < 0.2
+    assert threshold.enough
+    assert threshold.person_distance < alone.person_distance - 0.5
+
+
+def test_people_held_out_before_the_gallery_grew_are_compared_at_its_size() -> None:
+    """Of twice as many faces, strangers of one kind find one as near twice as often."""
+    few, many = (summarise(source, 3000, 0, size) for source, size in (("held-out", 250), ("leave-one-out", 500)))
+    shift = NearnessShift.between(many, few)
+    assert shift is not None
+    assert shift.expected == pytest.approx(ndtri(1 - 0.7**2) - ndtri(0.3), abs=0.05)
+    back = NearnessShift.between(few, many)
+    assert back is not None
+    assert back.expected == pytest.approx(0, abs=0.05), "fewer people have a larger lead, so that nothing is given back"
+
+
+@pytest.mark.parametrize("difference", [-0.5, 0.0, 0.8])
+def test_a_shift_tells_the_rate_of_one_kind_of_strangers_from_that_of_another(difference: float) -> None:
+    measured, others = summarise("distractors", 5000, 0), summarise("held-out", 200, -difference)
+    shift = NearnessShift.between(measured, others)
+    assert shift is not None
+    assert shift.lowest < difference < shift.highest
+    assert shift.expected == pytest.approx(difference, abs=0.2)
+    assert shift.highest - shift.lowest == pytest.approx(2 * 1.96 * 1.3 / np.sqrt(200), rel=0.25)
+    assert shift.find_measured_share(0.01) == pytest.approx(ndtr(ndtri(0.01) - max(0, shift.expected)))
+    low, high = shift.interval(0.01, 0.01, 0.01)
+    assert low < ndtr(ndtri(0.01) + difference) < high
+    wider = shift.interval(0.01, 0.005, 0.02)
+    assert wider[0] < low < high < wider[1]
 
 
 def test_distractors_who_are_enrolled_too_do_not_tighten_the_threshold_of_many_people() -> None:
-    people, twins = summarise("leave-one-out", 2000, 0.5), summarise("distractors", 20, 0.0)
+    people, twins = summarise("leave-one-out", 2000, 1), summarise("distractors", 20, 0)
     alone, both = (OpenSetCalibration(NEAREST_FACE, s).threshold(0.1, 500) for s in ((people,), (people, twins)))
     assert alone == both
 
 
-def test_people_held_out_decide_whatever_a_few_others_say() -> None:
-    held_out, newcomers = summarise("held-out", 2000, 0.5), summarise("leave-one-out", 60, 0.0)
-    threshold = OpenSetCalibration(NEAREST_FACE, (held_out, newcomers)).threshold(0.1, 500)
-    assert threshold is not None
-    assert threshold.source == "held-out"
+@pytest.mark.parametrize("fpir", [0.01, 0.05])
+def test_newcomers_who_come_nearer_than_people_held_out_count_by_their_share_of_the_people(fpir: float) -> None:
+    searches = summarise("held-out", 2000, 1), summarise("leave-one-out", 100, 0)
+
+    def mix(share: float) -> tuple[PersonThreshold, float]:
+        threshold = OpenSetCalibration(NEAREST_FACE, searches, newcomer_share=share).threshold(fpir, 500)
+        assert threshold is not None
+        assert (threshold.source, threshold.enough) == ("held-out", True)
+        return threshold, float(
+            (1 - share) * ndtr(threshold.person_distance - 1) + share * ndtr(threshold.person_distance)
+        )
+
+    (alone, _), (third, rate), (few, _) = mix(0.0), mix(0.35), mix(0.001)
+    assert None not in (alone.high, third.low, third.high, few.high)
+    assert 0.35 * ndtr(alone.person_distance) > 1.5 * alone.high, "without them, more strangers are named than stated"  # type: ignore[operator]
+    assert fpir / 3 < rate < 1.4 * fpir
+    assert third.low < rate < third.high  # type: ignore[operator]
+    assert few.person_distance == pytest.approx(alone.person_distance, abs=0.01), (
+        "a few newcomers among many change little"
+    )
+    assert few.high == pytest.approx(alone.high, rel=0.05)
+
+
+def test_newcomers_who_stay_farther_than_people_held_out_do_not_loosen_the_threshold() -> None:
+    searches = summarise("held-out", 2000, 0), summarise("leave-one-out", 100, 1)
+    thresholds = [OpenSetCalibration(NEAREST_FACE, searches, newcomer_share=s).threshold(0.01, 500) for s in (0, 0.5)]
+    assert None not in thresholds
+    assert thresholds[0].person_distance == thresholds[1].person_distance  # type: ignore[union-attr]
+
+
+def test_a_single_newcomer_among_many_people_decides_nothing() -> None:
+    held_out, newcomer = (
+        summarise("held-out", 2000, 0),
+        StrangerSearches.from_distances("leave-one-out", np.array([-9.0]), np.array([0]), 500),
+    )
+    alone, both = (
+        OpenSetCalibration(NEAREST_FACE, (held_out, newcomer), newcomer_share=share).threshold(0.01, 500)
+        for share in (0.0, 1 / 2001)
+    )
+    assert alone is not None
+    assert both is not None
+    assert both.person_distance == pytest.approx(alone.person_distance, abs=0.01)
+    assert both.high == pytest.approx(alone.high, abs=0.001)
 
 
 def test_without_calibration_data_there_is_no_threshold() -> None:

@@ -142,7 +142,15 @@ def measure_open_set(
             index = LockedIndex(loaded, people.ids[~people.is_distractor[people.owners]])
         strangers += _summarise("distractors", search_gallery(index, people, positions, rule), len(people.ids))
     several = None if enrolled is None or learned is not None else _keep_people_with_other_faces(enrolled, people)
-    return OpenSetMeasurement(OpenSetCalibration(rule, tuple(strangers), learned is not None), several)
+    newcomers = 0.0 if learned is None else _find_newcomer_share(people, probes)
+    calibration = OpenSetCalibration(rule, tuple(strangers), learned is not None, newcomer_share=newcomers)
+    return OpenSetMeasurement(calibration, several)
+
+
+def _find_newcomer_share(people: GalleryPeople, probes: ProbeFaces) -> float:
+    """Return the share of the people with a name who have come since the training."""
+    newcomers = np.bincount(people.owners, probes.is_named, len(people.is_named)) > 0
+    return float(newcomers[people.is_named].mean()) if people.is_named.any() else 0.0
 
 
 def _show_people_several_times(
