@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from app.db.immediate import DatabaseNeeded, require_session
 from app.search.corrections import Corrections, add_joined_faces, find_corrections
 from app.search.criteria import Criteria, MixedNeighbours, choose_effort, search_mix
-from app.search.enrolled_faces import filter_faces, read_faces
+from app.search.enrolled_faces import read_faces
 from app.search.params import SearchParams
 from app.serving.faces.found_faces import FoundFaces
 from ml.identification.person_distance import SHORTLIST_PEOPLE
@@ -63,6 +63,7 @@ def find_candidates(
     criteria: Criteria,
     queries: Sequence[Rows],
     params: SearchParams,
+    allowed: Ids | None,
     excluded: int | None,
     may_go_on: bool = True,
 ) -> Candidates:
@@ -71,10 +72,10 @@ def find_candidates(
     More faces than people are needed: a person may have many faces, and faces that were removed since the index last
     changed are dropped.
 
-    queries: each task's (Q, dim) rows; excluded: the pk of the query face, which is left out, if it is enrolled
+    queries: each task's (Q, dim) rows; allowed: the pks of the faces to search among, None: all
+    excluded: the pk of the query face, which is left out, if it is enrolled
     may_go_on: whether to search again for all queries if one has too few people; if not, DatabaseNeeded is raised
     """
-    allowed = filter_faces(session, criteria.collection, params.filter)
     efforts = [choose_effort(c.served, params) for c in criteria.tasks]
     total = max(c.served.face_count for c in criteria.tasks) if allowed is None else len(allowed)
     sharing = len(queries[0]) if may_go_on else 1  # searches that were put together answer as each alone

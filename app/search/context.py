@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import numpy as np
@@ -69,6 +69,20 @@ class SearchContext:
             if params.include and any(one.model.recipe.external is not None for one in served.values()):
                 raise Invalid("imported vectors have no crops to show or to explain; leave out include")
             yield Criteria.of({served[task]: share for task, share in params.shares.items()})
+
+    def renew(self, served: ServedModel) -> ServedModel:
+        """Return the same model with what is known of people after slow work, as on a photo or by a filter.
+
+        Who was erased, merged or has refused meanwhile is not named as before. Raises NotFound if the collection was
+        deleted meanwhile.
+        """
+        if self.session is not None:
+            self.session.rollback()  # what it has read was read before
+        return self.engine.renew(served)
+
+    def renew_all(self, criteria: Criteria) -> Criteria:
+        """Renew the models of all tasks. Raises NotFound."""
+        return Criteria(tuple(replace(task, served=self.renew(task.served)) for task in criteria.tasks))
 
     def find_faces(self, photo: bytes, *, aligned: bool, limit: int) -> list[AlignedFace]:
         """Return the `limit` largest faces of a photo.

@@ -79,21 +79,23 @@ def find_matches(
     queries: Sequence[Rows],
     params: SearchParams,
     threshold: AcceptanceThreshold,
+    allowed: Ids | None,
     excluded: int | None = None,
     may_go_on: bool = True,
 ) -> SearchHits:
     """Find the nearest people of each query. Raises Conflict, Busy, WrongShape, NotFinite, DatabaseNeeded.
 
-    queries: each task's (Q, dim) rows; excluded: the pk of a face that is left out; may_go_on: as `find_candidates`
+    queries: each task's (Q, dim) rows; allowed: the pks of the faces to search among, None: all
+    excluded: the pk of a face that is left out; may_go_on: as `find_candidates`
     """
     check_tasks_enabled(session, [c.served.task for c in criteria.tasks])
-    candidates = find_candidates(session, criteria, queries, params, excluded, may_go_on)
+    candidates = find_candidates(session, criteria, queries, params, allowed, excluded, may_go_on)
     neighbours = candidates.neighbours
     scores = score_faces(criteria.scores, neighbours.distances.ravel())
     unfiltered = None
-    if params.filter is not None and threshold.kind == "fpir":
-        everybody = params.model_copy(update={"filter": None, "limit": 1, "group_by": "subject"})
-        unfiltered = find_candidates(session, criteria, queries, everybody, excluded, may_go_on)
+    if allowed is not None and threshold.kind == "fpir":
+        everybody = params.model_copy(update={"limit": 1, "group_by": "subject"})
+        unfiltered = find_candidates(session, criteria, queries, everybody, None, excluded, may_go_on)
     search = _Search(criteria, candidates, unfiltered, scores, threshold, criteria.first.validity.hubs)
     person_distances = _compute_person_distances(session, search, queries[0], excluded)
     nearest = list(map(partial(_rank_people, search, params), candidates.queries, person_distances))

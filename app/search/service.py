@@ -28,7 +28,7 @@ from app.search.shadow.shadowed_search import queue_comparison
 from app.serving.deployments import ServedModel
 from app.serving.faces.found_faces import EnrolledFace
 from ml.descriptors.external import External
-from ml.types import AlignedFace, Rows
+from ml.types import AlignedFace, Ids, Rows
 
 MAX_COMPARED_FACES = 1000
 
@@ -42,12 +42,15 @@ def search_by_photo(context: SearchContext, collection: str, photo: bytes, param
     limit = 1 if params.face_selection == "largest" else max_faces
     with context.use_models(collection, params) as criteria:
         criteria.first.model.recipe.check_describes()
-        threshold = choose_threshold(criteria, params)
+        choose_threshold(criteria, params)  # refused before the work on the photo
         faces = context.find_faces(photo, aligned=params.aligned, limit=limit)
         params.check_size(len(faces))
         sources = [params.source] * len(faces)
         embedded = [embed_faces(c.served, faces, sources) for c in criteria.tasks]
-        hits = find_matches(context.session, criteria, embedded, params, threshold)
+        allowed = enrolled_faces.filter_faces(context.session, collection, params.filter)
+        criteria = context.renew_all(criteria)
+        threshold = choose_threshold(criteria, params)
+        hits = find_matches(context.session, criteria, embedded, params, threshold, allowed)
         queries = [Query(describe_box(f), {kind: crop[None] for kind, crop in f.crops.items()}) for f in faces]
         _plan_comparison(context, criteria, params, hits, faces=faces)
         return build_answer(context, criteria, params, threshold, hits, queries)
@@ -57,11 +60,12 @@ def search_by_face(context: SearchContext, collection: str, face_id: str, params
     """Search for an enrolled face, which is left out of its matches. Raises NotFound, Conflict, Busy."""
     session = require_session(context.session)
     with context.use_models(collection, params) as criteria:
+        criteria, allowed = _apply_filter(context, criteria, params)
         threshold = choose_threshold(criteria, params)
         face = enrolled_faces.get_usable_face(session, collection, face_id)
         pk = face.pk
         embedded = [enrolled_faces.get_embeddings(session, c.served, [pk]) for c in criteria.tasks]
-        hits = find_matches(session, criteria, embedded, params, threshold, excluded=pk)
+        hits = find_matches(session, criteria, embedded, params, threshold, allowed, excluded=pk)
         _plan_comparison(context, criteria, params, hits, query_face=pk)
         crops = None
         if params.include:
@@ -78,10 +82,11 @@ def search_by_vector(
     Raises NotFound, Invalid, Conflict, Busy, DatabaseNeeded if the context has no session and the search is not short.
     """
     with _use_vector_model(context, collection, params) as criteria:
+        criteria, allowed = _apply_filter(context, criteria, params)
         threshold = choose_threshold(criteria, params)
         served = criteria.first
         rows = served.correct(_read_vectors(served, [vector]), [params.source])
-        hits = find_matches(context.session, criteria, [rows], params, threshold)
+        hits = find_matches(context.session, criteria, [rows], params, threshold, allowed)
         _plan_comparison(context, criteria, params, hits)
         return build_answer(context, criteria, params, threshold, hits, [Query()])
 
@@ -99,7 +104,7 @@ def search_by_vectors(
         threshold = choose_threshold(criteria, params)
         served = criteria.first
         rows = served.correct(_read_vectors(served, vectors), [params.source] * len(vectors))
-        hits = find_matches(context.session, criteria, [rows], params, threshold, may_go_on=False)
+        hits = find_matches(context.session, criteria, [rows], params, threshold, None, may_go_on=False)
         if not all(hits.nearest):
             raise DatabaseNeeded  # whether the collection was deleted is asked for each
         whole = build_answer(context, criteria, params, threshold, hits, [Query()] * len(vectors))
@@ -165,6 +170,7 @@ def verify_pair(context: SearchContext, photos: Sequence[bytes], params: VerifyP
         faces = [context.find_faces(photo, aligned=params.aligned, limit=1)[0] for photo in photos]
         sources = [params.source, params.second_source][: len(faces)]
         rows = embed_faces(served, faces, sources)
+        served = context.renew(served)
         pks, others = _read_enrolled(session, served, params) if len(photos) == 1 else ([], rows[1:])
         threshold = make_pair_threshold(served.scores, params.fmr, faces=len(others))
         distances = served.index.metric.distances(rows[:1], others)[0]
@@ -194,6 +200,17 @@ def verify_pair(context: SearchContext, photos: Sequence[bytes], params: VerifyP
             calibrated=served.scores.calibration is not None,
             threshold=threshold.description,
         )
+
+
+def _apply_filter(context: SearchContext, criteria: Criteria, params: SearchParams) -> tuple[Criteria, Ids | None]:
+    """Return the pks of the faces that the filter allows, None for all, and the models with what is known after it.
+
+    Raises NotFound, DatabaseNeeded, Busy, Invalid.
+    """
+    if params.filter is None:
+        return criteria, None
+    allowed = enrolled_faces.filter_faces(context.session, criteria.collection, params.filter)
+    return context.renew_all(criteria), allowed
 
 
 def _plan_comparison(

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from app.db.immediate import DatabaseNeeded
-from app.db.lookups import get_collection
+from app.db.lookups import get_collection, make_not_found
 from app.db.session import reading
 from app.db.tables import POINTERS, Deployment, now
 from app.db.written_changes import find_written_change
@@ -18,6 +18,7 @@ from app.serving.follower import IndexFollower
 from app.serving.labels.constraints import leave_out, leave_out_refused
 from app.serving.limits.photo_admission import LARGE_PHOTO_PIXELS, PhotoAdmission
 from app.serving.limits.photo_failures import report_photo_failure
+from app.serving.loaded_index import LoadedIndex
 from app.serving.shadow.comparison_queue import ComparisonQueue
 from ml.images import OpenedPhoto
 
@@ -74,6 +75,20 @@ class Engine:
             serving = self._wait_for_change(key, model, change)
         yield self._leave_out_refused(serving)
 
+    def renew(self, serving: ServedModel) -> ServedModel:
+        """Return the same model and index with the names, refusals and labels that are known now, after slow work.
+
+        What was measured of the model is renewed too, unless the model is no longer deployed or its index was built
+        anew. Raises NotFound if the collection was deleted meanwhile.
+        """
+        key = serving.deployment.collection, serving.task
+        current = self.registry.get(key)
+        if current is None or current.collection_created_at != serving.deployment.collection_created_at:
+            raise make_not_found("collection", key[0])
+        if current.find_index(serving.model.id) is not serving.loaded_index:
+            current = replace(serving.deployment, faces=current.faces, constraints=current.constraints)
+        return self._leave_out_refused(self._describe_served(current, serving.loaded_index, serving.slots))
+
     def _wait_for_change(self, key: tuple[str, str], model: str | None, change: int) -> ServedModel:
         """Wait until what is served contains the change.
 
@@ -128,8 +143,9 @@ class Engine:
     def _serving(self, key: tuple[str, str], model: str | None, slots: Slots | None) -> ServedModel | None:
         served = self.registry.get(key)
         index = served.find_index(model) if served else None
-        if served is None or index is None:
-            return None
+        return None if served is None or index is None else self._describe_served(served, index, slots)
+
+    def _describe_served(self, served: ServedDeployment, index: LoadedIndex, slots: Slots | None) -> ServedModel:
         written = find_written_change(self.resources.database, served.collection, served.collection_created_at)
         faces, indexed = served.faces, index.state.change
         is_current = faces.change >= max(written, indexed)

@@ -2,8 +2,10 @@
 
 import base64
 import io
+import json
+import pydoc
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -37,6 +39,12 @@ def faces(service: Service) -> dict[str, str]:
     ids = {name: answer.raise_for_status().json()["face_records"][0]["face_id"] for name, answer in answers.items()}
     wait_until(lambda: set(find(service.client)) == set(ids.values()))
     return ids
+
+
+def search(client: httpx.Client, **params: str) -> dict[str, Any]:
+    photo = {"image": base64.b64encode(picture(0)).decode()}
+    answer: dict[str, Any] = client.post(f"{BASE}/search", json=photo, params={"aligned": True} | params).json()
+    return answer
 
 
 def find(client: httpx.Client, headers: dict[str, str] | None = None) -> list[str]:
@@ -83,6 +91,54 @@ def test_a_person_who_has_refused_consent_is_neither_found_nor_enrolled(
     client.patch(ADA, json={"consent": None}).raise_for_status()
     assert set(find(client)) == set(faces.values())
     assert enrol(client, picture(7), subject="ada").status_code == 201
+
+
+def forget_ada(client: httpx.Client) -> None:
+    client.patch(ADA, json={"consent": False}).raise_for_status()
+
+
+def end_retention_of_ada(client: httpx.Client) -> None:
+    client.patch(ADA, json={"retain_until": "2020-01-01T00:00:00Z"}).raise_for_status()
+
+
+def merge_ada(client: httpx.Client) -> None:
+    client.put(f"{BASE}/subjects/countess", json={}).raise_for_status()
+    client.post(f"{ADA}:merge", json={"into": "countess"}).raise_for_status()
+
+
+def delete_collection(client: httpx.Client) -> None:
+    client.delete(BASE).raise_for_status()
+
+
+@pytest.mark.parametrize("change", [forget_ada, end_retention_of_ada, merge_ada, delete_collection])
+@pytest.mark.parametrize(
+    "slow", ["app.search.context.SearchContext.find_faces", "app.search.enrolled_faces.filter_faces"]
+)
+def test_a_search_that_was_under_way_does_not_name_somebody_as_before_the_change(
+    service: Service,
+    faces: dict[str, str],
+    change: Callable[[httpx.Client], None],
+    slow: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A photo of forty faces took three seconds, and the answer named by what was known before them."""
+    assert {match["subject"]["id"] for match in search(service.client)["faces"][0]["matches"]} == {"ada", "bob"}
+    work, changes = pydoc.locate(slow), list[None]()
+
+    def work_slowly(*args: Any, **options: Any) -> Any:
+        done = work(*args, **options)  # type: ignore[operator]
+        changes.append(change(service.client))
+        return done
+
+    with monkeypatch.context() as patched:
+        patched.setattr(slow, work_slowly)
+        answer = search(service.client, filter=json.dumps({"role": "gallery"}))
+    assert len(changes) == 1, answer
+    if change is delete_collection:
+        assert answer["status"] == 404
+    else:
+        assert "ada" not in {match["subject"]["id"] for match in answer["faces"][0]["matches"]}
+        assert answer["faces"][0]["decision"] != "match" or answer["faces"][0]["subject"]["id"] != "ada"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from functools import partial
 from app.db.session import reading
 from app.search.context import embed_faces
 from app.search.criteria import Criteria, choose_threshold
-from app.search.enrolled_faces import get_embeddings
+from app.search.enrolled_faces import filter_faces, get_embeddings
 from app.search.matching import SearchHits, find_matches
 from app.search.params import QuerySearchParams, SearchParams
 from app.search.shadow.labelled_pairs import judge_labels
@@ -69,7 +69,8 @@ def compare_search(engine: Engine, search: ShadowedSearch) -> Sums:
     ):
         criteria = Criteria.of({served: 1.0})
         rows = get_embeddings(session, served, [pk]) if pk is not None else _embed(served, search)
-        hits = find_matches(session, criteria, [rows], params, choose_threshold(criteria, params), excluded=pk)
+        allowed = filter_faces(session, pair.collection, params.filter)
+        hits = find_matches(session, criteria, [rows], params, choose_threshold(criteria, params), allowed, excluded=pk)
         compared = zip(search.outcomes, list_outcomes(hits, limit), strict=True)
         sums: Sums = {}
         for outcomes in compared:
