@@ -268,9 +268,8 @@ def _finite(distance: float) -> float | None:
 def _explain_evidence(measured: PersonThreshold) -> str:
     if measured.high is not None:
         return (
-            "too few people tell how near strangers like them come, and this threshold comes from searches of others: "
-            f"up to {measured.high:.0%} of such strangers may be named. About {measured.more_people:,} more enrolled "
-            "people would be enough"
+            f"too few people tell how near strangers like some of the enrolled people come: up to {measured.high:.0%} "
+            f"of strangers may be named. About {measured.more_people:,} more enrolled people would be enough"
         )
     return (
         f"too few people are enrolled to measure a rate of {measured.fpir:.3g} by searches: this threshold is "

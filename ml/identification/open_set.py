@@ -50,7 +50,7 @@ class PersonThreshold:
         another size, the rate lies between that at the measured size and what independent faces would make of it: with
         fewer people, strangers also have a larger lead over the next person
     enough: whether the threshold is supported by searches. Otherwise it is a cautious one from pairs, or one from
-        distractors or newcomers whom so few people confirm that the rate may be ten times as high as requested;
+        distractors or newcomers whom so few people confirm that the rate may be three times as high as requested;
         `more_people` is the number of further enrolled people that would be needed
     source: what the threshold was derived from; people, searches: their numbers; measured_faces: size of the gallery
         when it was measured
@@ -133,8 +133,7 @@ class OpenSetCalibration:
         Distractors may all be of a poorer camera than the people of the gallery, or those who came after a training of
         a poorer one than those before. The interval covers strangers like either. A rate that the others cannot
         estimate has no larger distance than the least rate that they can. Returns None if more of the others come as
-        near than the interval allows, or if nothing tells how near they come. The evidence is not enough if the
-        interval reaches beyond MAX_INTERVAL_RATIO times the requested rate.
+        near than the interval allows, or if nothing tells how near they come.
 
         measured: the searches that the threshold comes from
         """
@@ -154,9 +153,7 @@ class OpenSetCalibration:
         if any(s.least_share_within(distance) > high for s in others):
             return None
         low = min(*(t.low or 0.0 for t in estimates), *(s.least_share_within(distance) for s in enough))
-        is_narrow = high <= MAX_INTERVAL_RATIO * supported.fpir
-        missing = 0 if is_narrow else max(1, math.ceil(MIN_STRANGERS) - max(s.people for s in others))
-        return replace(strictest, person_distance=distance, low=low, high=high, enough=is_narrow, more_people=missing)
+        return _judge_evidence(replace(strictest, person_distance=distance, low=low, high=high), others)
 
     def _mix_with_newcomers(
         self,
@@ -176,7 +173,7 @@ class OpenSetCalibration:
             for shift in shifts
             if shift is not None
         ]
-        return min(mixed or [supported], key=lambda t: t.person_distance)
+        return min((_judge_evidence(t, newcomers) for t in mixed), key=lambda t: t.person_distance, default=supported)
 
     def _from_searches(
         self,
@@ -249,6 +246,18 @@ class OpenSetCalibration:
             return cls(rule, strangers, bool(kept["optimistic"]), version, float(kept.get("newcomer_share", 0.0)))
         except (KeyError, TypeError, ValueError) as error:
             raise Corrupt(f"this is not an open-set calibration: {error}") from error
+
+
+def _judge_evidence(threshold: PersonThreshold, others: Sequence[StrangerSearches]) -> PersonThreshold:
+    """Return the threshold with `enough` false if few others leave it open whether the rate is several times as high.
+
+    It is true while the interval reaches no further above the requested rate than one around it whose ends have the
+    ratio MAX_INTERVAL_RATIO.
+    """
+    if threshold.high is None or threshold.high <= math.sqrt(MAX_INTERVAL_RATIO) * threshold.fpir:
+        return threshold
+    missing = max(1, math.ceil(MIN_STRANGERS) - max(s.people for s in others))
+    return replace(threshold, enough=False, more_people=missing)
 
 
 def _check_rate(fpir: float) -> None:

@@ -239,7 +239,7 @@ def test_a_threshold_that_few_people_confirm_says_how_many_strangers_may_be_name
     assert (description["enough"], description["evidence"]["source"]) == (False, "distractors")
     assert description["evidence"]["more_people"] == 140
     assert description["high"] > 0.1
-    assert f"up to {description['high']:.0%} of such strangers" in description["note"]
+    assert f"up to {description['high']:.0%} of strangers" in description["note"]
     assert "140 more enrolled people" in description["note"]
 
 
