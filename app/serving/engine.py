@@ -20,6 +20,7 @@ from app.serving.limits.photo_admission import LARGE_PHOTO_PIXELS, PhotoAdmissio
 from app.serving.limits.photo_failures import report_photo_failure
 from app.serving.loaded_index import LoadedIndex
 from app.serving.shadow.comparison_queue import ComparisonQueue
+from ml.errors import Corrupt
 from ml.images import OpenedPhoto
 
 log = logging.getLogger("likeness.engine")
@@ -59,11 +60,16 @@ class Engine:
         Labels of people who may not be searched for, as of now, have no part in it.
         model: champion (default), challenger, previous, or the id of one of these
         change: the change of the collection that it must contain
-        Raises NotFound, or Busy if its index is not loaded yet, or does not contain the change yet.
+        Raises NotFound, ml.Corrupt if its files are damaged and it is not loaded, or Busy if its index is not loaded
+        yet, or does not contain the change yet.
         """
         key = collection, task
         if self._serving(key, model, self.slots) is None:
-            self.recently_requested.record(key, self._resolve_model(collection, task, model))
+            model_id = self._resolve_model(collection, task, model)
+            damage = self.resources.models.find_damage(model_id)
+            if damage is not None:
+                raise Corrupt(f"model {model_id} cannot be loaded: {damage}. Restore its folder, or publish another")
+            self.recently_requested.record(key, model_id)
             self.resources.notifier.notify("changes")
             self.registry.wait(lambda: self._serving(key, model, self.slots) is not None, MAX_LOAD_WAIT_SECONDS)
         serving = self._serving(key, model, self.slots)

@@ -155,6 +155,8 @@ def test_a_damaged_champion_is_logged_once_until_its_damage_changes(
     altered = f"Corrupt: the model {CHAMPION.id} was altered: {path.name}"
     assert list_failures(6) == [(altered, True), (altered, False)]
     assert list_failures(4) == []
+    with pytest.raises(Corrupt, match=r"cannot be loaded: .* was altered.*Restore its folder"), engine.use("one"):
+        pass
     path.unlink()
     [first, second] = list_failures(4)
     assert first[0] == second[0] != altered

@@ -110,7 +110,10 @@ def _find_receipts(database: Engine, key: InstallationKey, receipt: str) -> Name
     by_id = [row for row in rows if row.id == wanted]
     if by_id or stated is not None or ERASURE_ID.fullmatch(wanted):
         if not by_id:
-            raise typer.BadParameter(f"this installation has no erasure {wanted}")
+            raise typer.BadParameter(
+                f"this installation has no erasure {wanted}. If its database was put back to a time before, what was "
+                "erased since is there again: delete it again. `likeness audit verify` says whether it was put back"
+            )
         return NamedReceipts(by_id, [], stated)
     of_subject = [row for row in rows if row.contents.get("subject") == hash_subject(key, row.collection_id, wanted)]
     if not of_subject:
