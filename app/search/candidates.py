@@ -1,5 +1,6 @@
 """Search the index until there are enough people, group faces by person, and apply the labels about them."""
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -7,6 +8,7 @@ import numpy as np
 from sqlalchemy.orm import Session
 
 from app.db.immediate import DatabaseNeeded, require_session
+from app.search.context import SearchContext
 from app.search.corrections import Corrections, add_joined_faces, find_corrections
 from app.search.criteria import Criteria, MixedNeighbours, choose_effort, search_mix
 from app.search.enrolled_faces import read_faces
@@ -22,6 +24,8 @@ MAX_CANDIDATES = MAX_FACES_PER_SEARCH
 """The limit for all faces of a photo together."""
 MAX_MIXED_CANDIDATES = 16_384
 """The limit for each task of a mix of two, since stored embeddings are read for every candidate."""
+MAX_SEARCH_SECONDS = 0.01
+"""A search that takes longer, as one that waits for its turn, looks up afterwards who is known by then."""
 NO_CORRECTIONS = Corrections()
 
 Group = tuple[int, list[int]]
@@ -44,11 +48,13 @@ class QueryCandidates(NamedTuple):
 class Candidates(NamedTuple):
     """What the index returned, with the faces of all queries in one list: those of query q from offset q x k on.
 
+    criteria: the models, with what was known of people when their faces were looked up
     distances: at each offset, infinity where there is no face; faces: all that are still enrolled, by their offsets
     owners, people: at each offset, the number of the face's owner and that of their person, -1 where there is no face
     is_complete: searching further would have changed nothing
     """
 
+    criteria: Criteria
     neighbours: Neighbours
     distances: list[float]
     faces: FoundFaces
@@ -59,7 +65,7 @@ class Candidates(NamedTuple):
 
 
 def find_candidates(
-    session: Session | None,
+    context: SearchContext,
     criteria: Criteria,
     queries: Sequence[Rows],
     params: SearchParams,
@@ -84,13 +90,16 @@ def find_candidates(
     k = min(max(1, max_k), max(params.limit * faces_per_match + EXTRA_FACES, FACES_PER_SEARCH))
     while True:
         neighbours: Neighbours
+        started = time.monotonic()
         if criteria.is_mix:
-            neighbours = search_mix(require_session(session), criteria, queries, k, efforts, allowed)
+            neighbours = search_mix(require_session(context.session), criteria, queries, k, efforts, allowed)
         else:
             neighbours = criteria.first.search(queries[0], k, efforts[0], allowed)
             if excluded is not None and allowed is None:
                 neighbours = add_joined_faces(criteria.first, queries[0], neighbours, excluded)
-        candidates = _group_neighbours(session, criteria, queries, neighbours, params, excluded)
+        if time.monotonic() - started > MAX_SEARCH_SECONDS:
+            criteria = context.renew_all(criteria)
+        candidates = _group_neighbours(context.session, criteria, queries, neighbours, params, excluded)
         if k >= max_k or candidates.is_complete:
             return candidates
         if not may_go_on:
@@ -127,7 +136,8 @@ def _group_neighbours(
             kept = _leave_out(of_query, neighbours.ids[query], kept)
         grouped.append(_group_faces(start, kept, of_query, params))
     is_complete = all(_is_complete(neighbours, query, of_query, params) for query, of_query in enumerate(grouped))
-    return Candidates(neighbours, neighbours.distances.ravel().tolist(), faces, owners, people, grouped, is_complete)
+    distances = neighbours.distances.ravel().tolist()
+    return Candidates(criteria, neighbours, distances, faces, owners, people, grouped, is_complete)
 
 
 def _find_people(criteria: Criteria, owners: list[int]) -> list[int]:

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from app.deps.shared_schemas import SubjectRef
 from app.search.candidates import Candidates, Group, QueryCandidates, find_candidates
+from app.search.context import SearchContext
 from app.search.corrections import describe_correction, name_person
 from app.search.criteria import Criteria, MixedNeighbours, check_tasks_enabled
 from app.search.decision import (
@@ -74,7 +75,7 @@ class _Search(NamedTuple):
 
 
 def find_matches(
-    session: Session | None,
+    context: SearchContext,
     criteria: Criteria,
     queries: Sequence[Rows],
     params: SearchParams,
@@ -88,14 +89,15 @@ def find_matches(
     queries: each task's (Q, dim) rows; allowed: the pks of the faces to search among, None: all
     excluded: the pk of a face that is left out; may_go_on: as `find_candidates`
     """
+    session = context.session
     check_tasks_enabled(session, [c.served.task for c in criteria.tasks])
-    candidates = find_candidates(session, criteria, queries, params, allowed, excluded, may_go_on)
-    neighbours = candidates.neighbours
+    candidates = find_candidates(context, criteria, queries, params, allowed, excluded, may_go_on)
+    criteria, neighbours = candidates.criteria, candidates.neighbours
     scores = score_faces(criteria.scores, neighbours.distances.ravel())
     unfiltered = None
     if allowed is not None and threshold.kind == "fpir":
         everybody = params.model_copy(update={"limit": 1, "group_by": "subject"})
-        unfiltered = find_candidates(session, criteria, queries, everybody, None, excluded, may_go_on)
+        unfiltered = find_candidates(context, criteria, queries, everybody, None, excluded, may_go_on)
     search = _Search(criteria, candidates, unfiltered, scores, threshold, criteria.first.validity.hubs)
     person_distances = _compute_person_distances(session, search, queries[0], excluded)
     nearest = list(map(partial(_rank_people, search, params), candidates.queries, person_distances))

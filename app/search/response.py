@@ -3,6 +3,7 @@
 import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import orjson
 from fastapi import Response
@@ -14,13 +15,16 @@ from app.deps.shared_schemas import BoundingBox
 from app.search.context import SearchContext
 from app.search.criteria import Criteria, Criterion
 from app.search.decision import AcceptanceThreshold
-from app.search.enrolled_faces import PhotoFace, find_photo_faces, read_crop
+from app.search.enrolled_faces import find_photo_faces, read_crop
 from app.search.explanation import explain_matches, list_crop_kinds
 from app.search.matching import SearchHits
 from app.search.params import MAX_EXPLAINED_PER_PHOTO, SearchParams
-from app.search.schemas import FaceResult, SearchOut, TaskShare, VerifyOut
+from app.search.schemas import ExplanationOut, FaceResult, SearchOut, TaskShare, VerifyOut
 from ml import images
 from ml.types import CropKind, Crops
+
+NOT_EXPLAINED = f"only the first {MAX_EXPLAINED_PER_PHOTO} matches of an answer are explained"
+CAME_MEANWHILE = "this match came while others were explained; search again"
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,38 @@ class Query:
 
     box: BoundingBox | None = None
     crops: Mapping[CropKind, Crops] | None = None
+
+
+@dataclass(frozen=True)
+class IncludedParts:
+    """What `include` adds to the matches of one query: face id -> its crop, and its explanation or why it has none."""
+
+    crops: Mapping[str, str | None]
+    explanations: Mapping[str, ExplanationOut | str]
+
+
+def collect_included(
+    context: SearchContext, criteria: Criteria, params: SearchParams, hits: SearchHits, queries: Sequence[Query]
+) -> list[IncludedParts]:
+    """Read crops and explain distances, which may take seconds. Raises Busy."""
+    pks = {face.face_id: face.pk for face in hits.faces.values()}
+    matched = [[match["face_id"] for match in matches] for matches in hits.matches]
+    stored = find_photo_faces(context.session, [pks[face] for face in dict.fromkeys(chain.from_iterable(matched))])
+    remaining, included = MAX_EXPLAINED_PER_PHOTO, list[IncludedParts]()
+    for query, face_ids in zip(queries, matched, strict=True):
+        photo_faces = [stored.get(pks[face]) for face in face_ids]
+        crops, explanations = dict[str, str | None](), dict[str, ExplanationOut | str]()
+        if "crop" in params.include:
+            kind = list_crop_kinds(criteria)[0]
+            read = (read_crop(context.blobs, criteria.collection, face, kind) for face in photo_faces)
+            crops = dict(zip(face_ids, read, strict=True))
+        if "explanation" in params.include:
+            results = explain_matches(criteria, context.blobs, query.crops, photo_faces[:remaining])
+            explanations = dict(zip(face_ids, results, strict=False))
+            explanations |= dict.fromkeys(face_ids[remaining:], NOT_EXPLAINED)
+            remaining = max(0, remaining - len(face_ids))
+        included.append(IncludedParts(crops, explanations))
+    return included
 
 
 def json_response(context: SearchContext, answer: SearchOut | VerifyOut) -> Response:
@@ -56,8 +92,12 @@ def build_answer(
     threshold: AcceptanceThreshold,
     hits: SearchHits,
     queries: Sequence[Query],
+    inclusions: Sequence[IncludedParts] | None = None,
 ) -> SearchOut:
-    """Build the answer. Raises NotFound if the collection was deleted, Busy."""
+    """Build the answer. Raises NotFound if the collection was deleted.
+
+    inclusions: of each query, what `include` adds
+    """
     _check_collection(context, criteria, hits)
     faces = [
         FaceResult(
@@ -67,12 +107,8 @@ def build_answer(
             queries, hits.matches, hits.decisions, hits.corrections, strict=True
         )
     ]
-    if params.include:
-        photo_faces = _find_photo_faces(context, hits)
-        if "crop" in params.include:
-            _add_crops(context, criteria, photo_faces, faces, queries)
-        if "explanation" in params.include:
-            _add_explanations(context, criteria, photo_faces, faces, queries)
+    for face, query, added in zip(faces, queries, inclusions or (), strict=inclusions is not None):
+        _include(criteria, params, face, query, added)
     answer = SearchOut(
         faces=faces,
         model=criteria.model_ids,
@@ -107,48 +143,19 @@ def _check_collection(context: SearchContext, criteria: Criteria, hits: SearchHi
         get_collection(require_session(context.session), criteria.collection)
 
 
-def _find_photo_faces(context: SearchContext, hits: SearchHits) -> dict[str, PhotoFace]:
-    """Return face id -> photo and number of the faces in the answer."""
-    pks = {face.face_id: face.pk for face in hits.faces.values()}
-    shown = {match["face_id"] for matches in hits.matches for match in matches}
-    photo_faces = find_photo_faces(context.session, [pks[face_id] for face_id in shown])
-    return {face_id: photo_faces[pks[face_id]] for face_id in shown if pks[face_id] in photo_faces}
-
-
-def _add_crops(
-    context: SearchContext,
-    criteria: Criteria,
-    photo_faces: Mapping[str, PhotoFace],
-    faces: list[FaceResult],
-    queries: Sequence[Query],
-) -> None:
-    kind = list_crop_kinds(criteria)[0]
-    for face, query in zip(faces, queries, strict=True):
+def _include(criteria: Criteria, params: SearchParams, face: FaceResult, query: Query, added: IncludedParts) -> None:
+    """Add crops and explanations to the matches of a query. Matches that have come since have none."""
+    if "crop" in params.include:
         if query.crops is not None:
-            face["crop"] = base64.b64encode(images.encode_png(query.crops[kind][0])).decode()
+            face["crop"] = base64.b64encode(images.encode_png(query.crops[list_crop_kinds(criteria)[0]][0])).decode()
         for match in face["matches"]:
-            match["crop"] = read_crop(context.blobs, criteria.collection, photo_faces.get(match["face_id"]), kind)
-
-
-def _add_explanations(
-    context: SearchContext,
-    criteria: Criteria,
-    photo_faces: Mapping[str, PhotoFace],
-    faces: list[FaceResult],
-    queries: Sequence[Query],
-) -> None:
-    remaining = MAX_EXPLAINED_PER_PHOTO
-    for face, query in zip(faces, queries, strict=True):
-        matched = [photo_faces.get(match["face_id"]) for match in face["matches"]]
-        results = explain_matches(criteria, context.blobs, query.crops, matched[:remaining])
-        results += [f"only the first {MAX_EXPLAINED_PER_PHOTO} matches of an answer are explained"] * len(
-            matched[remaining:]
-        )
-        remaining = max(0, remaining - len(matched))
-        for match, result in zip(face["matches"], results, strict=True):
-            if not isinstance(result, str) and criteria.is_compensated:
-                result["rest"] += match["distance"] - result["distance"]
-                result["distance"] = match["distance"]
+            match["crop"] = added.crops.get(match["face_id"])
+    if "explanation" in params.include:
+        for match in face["matches"]:
+            result = added.explanations.get(match["face_id"], CAME_MEANWHILE)
             match["explanation"] = None if isinstance(result, str) else result
             if isinstance(result, str):
                 match["unexplained"] = result
+            elif criteria.is_compensated:
+                result["rest"] += match["distance"] - result["distance"]
+                result["distance"] = match["distance"]

@@ -1,7 +1,7 @@
 """Search by photo, by enrolled face or by vector, and verify a pair. A request uses one model for each task."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -18,11 +18,11 @@ from app.search import enrolled_faces
 from app.search.context import SearchContext, describe_box, embed_faces
 from app.search.corrections import describe_correction, find_corrections
 from app.search.criteria import Criteria, check_tasks_enabled, choose_threshold
-from app.search.decision import estimate_rates, make_pair_threshold, score_faces
+from app.search.decision import AcceptanceThreshold, estimate_rates, make_pair_threshold, score_faces
 from app.search.explanation import list_crop_kinds, read_crops
 from app.search.matching import SearchHits, find_matches
 from app.search.params import MAX_MATCHES, PhotoSearchParams, QuerySearchParams, SearchParams, VerifyParams
-from app.search.response import Query, build_answer
+from app.search.response import Query, build_answer, collect_included
 from app.search.schemas import Correction, SearchOut, VerifyOut
 from app.search.shadow.shadowed_search import queue_comparison
 from app.serving.deployments import ServedModel
@@ -49,11 +49,12 @@ def search_by_photo(context: SearchContext, collection: str, photo: bytes, param
         embedded = [embed_faces(c.served, faces, sources) for c in criteria.tasks]
         allowed = enrolled_faces.filter_faces(context.session, collection, params.filter)
         criteria = context.renew_all(criteria)
-        threshold = choose_threshold(criteria, params)
-        hits = find_matches(context.session, criteria, embedded, params, threshold, allowed)
         queries = [Query(describe_box(f), {kind: crop[None] for kind, crop in f.crops.items()}) for f in faces]
-        _plan_comparison(context, criteria, params, hits, faces=faces)
-        return build_answer(context, criteria, params, threshold, hits, queries)
+
+        def find(criteria: Criteria, threshold: AcceptanceThreshold) -> SearchHits:
+            return find_matches(context, criteria, embedded, params, threshold, allowed)
+
+        return _answer(context, criteria, params, find, queries, faces)
 
 
 def search_by_face(context: SearchContext, collection: str, face_id: str, params: SearchParams) -> SearchOut:
@@ -61,17 +62,20 @@ def search_by_face(context: SearchContext, collection: str, face_id: str, params
     session = require_session(context.session)
     with context.use_models(collection, params) as criteria:
         criteria, allowed = _apply_filter(context, criteria, params)
-        threshold = choose_threshold(criteria, params)
-        face = enrolled_faces.get_usable_face(session, collection, face_id)
-        pk = face.pk
-        embedded = [enrolled_faces.get_embeddings(session, c.served, [pk]) for c in criteria.tasks]
-        hits = find_matches(session, criteria, embedded, params, threshold, allowed, excluded=pk)
-        _plan_comparison(context, criteria, params, hits, query_face=pk)
+        pk = enrolled_faces.get_usable_face(session, collection, face_id).pk
+
+        def find(criteria: Criteria, threshold: AcceptanceThreshold) -> SearchHits:
+            embedded = [enrolled_faces.get_embeddings(session, c.served, [pk]) for c in criteria.tasks]
+            return find_matches(context, criteria, embedded, params, threshold, allowed, excluded=pk)
+
         crops = None
         if params.include:
             photo_face = enrolled_faces.find_photo_faces(session, [pk]).get(pk)
             crops = read_crops(context.blobs, collection, photo_face, list_crop_kinds(criteria))
-        return build_answer(context, criteria, params, threshold, hits, [Query(None, crops or None)])
+        answer = _answer(context, criteria, params, find, [Query(None, crops or None)], query_face=pk)
+        if params.include:
+            enrolled_faces.get_usable_face(session, collection, face_id)  # unless its person has refused meanwhile
+        return answer
 
 
 def search_by_vector(
@@ -83,12 +87,13 @@ def search_by_vector(
     """
     with _use_vector_model(context, collection, params) as criteria:
         criteria, allowed = _apply_filter(context, criteria, params)
-        threshold = choose_threshold(criteria, params)
         served = criteria.first
         rows = served.correct(_read_vectors(served, [vector]), [params.source])
-        hits = find_matches(context.session, criteria, [rows], params, threshold, allowed)
-        _plan_comparison(context, criteria, params, hits)
-        return build_answer(context, criteria, params, threshold, hits, [Query()])
+
+        def find(criteria: Criteria, threshold: AcceptanceThreshold) -> SearchHits:
+            return find_matches(context, criteria, [rows], params, threshold, allowed)
+
+        return _answer(context, criteria, params, find, [Query()])
 
 
 def search_by_vectors(
@@ -104,7 +109,7 @@ def search_by_vectors(
         threshold = choose_threshold(criteria, params)
         served = criteria.first
         rows = served.correct(_read_vectors(served, vectors), [params.source] * len(vectors))
-        hits = find_matches(context.session, criteria, [rows], params, threshold, None, may_go_on=False)
+        hits = find_matches(context, criteria, [rows], params, threshold, None, may_go_on=False)
         if not all(hits.nearest):
             raise DatabaseNeeded  # whether the collection was deleted is asked for each
         whole = build_answer(context, criteria, params, threshold, hits, [Query()] * len(vectors))
@@ -211,6 +216,30 @@ def _apply_filter(context: SearchContext, criteria: Criteria, params: SearchPara
         return criteria, None
     allowed = enrolled_faces.filter_faces(context.session, criteria.collection, params.filter)
     return context.renew_all(criteria), allowed
+
+
+def _answer(
+    context: SearchContext,
+    criteria: Criteria,
+    params: SearchParams,
+    find: Callable[[Criteria, AcceptanceThreshold], SearchHits],
+    queries: Sequence[Query],
+    faces: Sequence[AlignedFace] = (),
+    query_face: int | None = None,
+) -> SearchOut:
+    """Search, and answer. What `include` adds may take seconds: then who is known is looked up once more.
+
+    find: searches with these models, up to a threshold
+    """
+    threshold = choose_threshold(criteria, params)
+    hits, included = find(criteria, threshold), None
+    if params.include:
+        included = collect_included(context, criteria, params, hits, queries)
+        criteria = context.renew_all(criteria)
+        threshold = choose_threshold(criteria, params)
+        hits = find(criteria, threshold)
+    _plan_comparison(context, criteria, params, hits, faces=faces, query_face=query_face)
+    return build_answer(context, criteria, params, threshold, hits, queries, included)
 
 
 def _plan_comparison(

@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import pydoc
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -13,6 +14,7 @@ import httpx
 import pytest
 
 from app.config import Settings
+from app.search.response import collect_included
 from tests.app.test_faces import BASE, enrol, picture, wait_until
 from tests.databases import remove_test_data
 from tests.service import Service, run_service
@@ -112,7 +114,13 @@ def delete_collection(client: httpx.Client) -> None:
 
 @pytest.mark.parametrize("change", [forget_ada, end_retention_of_ada, merge_ada, delete_collection])
 @pytest.mark.parametrize(
-    "slow", ["app.search.context.SearchContext.find_faces", "app.search.enrolled_faces.filter_faces"]
+    "slow",
+    [
+        "app.search.context.SearchContext.find_faces",
+        "app.search.enrolled_faces.filter_faces",
+        "app.serving.deployments.ServedModel.search",
+        "app.search.service.collect_included",
+    ],
 )
 def test_a_search_that_was_under_way_does_not_name_somebody_as_before_the_change(
     service: Service,
@@ -127,18 +135,37 @@ def test_a_search_that_was_under_way_does_not_name_somebody_as_before_the_change
 
     def work_slowly(*args: Any, **options: Any) -> Any:
         done = work(*args, **options)  # type: ignore[operator]
-        changes.append(change(service.client))
+        if not changes:
+            changes.append(change(service.client))
+            time.sleep(0.02)
         return done
 
     with monkeypatch.context() as patched:
         patched.setattr(slow, work_slowly)
-        answer = search(service.client, filter=json.dumps({"role": "gallery"}))
+        answer = search(service.client, filter=json.dumps({"role": "gallery"}), include="crop")
     assert len(changes) == 1, answer
     if change is delete_collection:
         assert answer["status"] == 404
     else:
-        assert "ada" not in {match["subject"]["id"] for match in answer["faces"][0]["matches"]}
-        assert answer["faces"][0]["decision"] != "match" or answer["faces"][0]["subject"]["id"] != "ada"
+        [face] = answer["faces"]
+        assert "ada" not in {match["subject"]["id"] for match in face["matches"]}
+        assert face["decision"] != "match" or face["subject"]["id"] != "ada"
+        assert all(match["crop"] for match in face["matches"])
+
+
+def test_a_search_by_a_face_whose_person_refuses_while_it_is_explained_is_not_answered(
+    service: Service, faces: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def explain(*args: Any) -> Any:
+        forget_ada(service.client)
+        return collect_included(*args)
+
+    path = f"{BASE}/faces/{faces['ada']}/search"
+    found = service.client.post(path, params={"include": "explanation"}).raise_for_status().json()
+    assert all(match["explanation"] for match in found["faces"][0]["matches"])
+    with monkeypatch.context() as patched:
+        patched.setattr("app.search.service.collect_included", explain)
+        assert service.client.post(path, params={"include": "explanation"}).status_code == 404
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from app.db.session import reading
-from app.search.context import embed_faces
+from app.search.context import SearchContext, embed_faces
 from app.search.criteria import Criteria, choose_threshold
 from app.search.enrolled_faces import filter_faces, get_embeddings
 from app.search.matching import SearchHits, find_matches
@@ -70,7 +70,9 @@ def compare_search(engine: Engine, search: ShadowedSearch) -> Sums:
         criteria = Criteria.of({served: 1.0})
         rows = get_embeddings(session, served, [pk]) if pk is not None else _embed(served, search)
         allowed = filter_faces(session, pair.collection, params.filter)
-        hits = find_matches(session, criteria, [rows], params, choose_threshold(criteria, params), allowed, excluded=pk)
+        threshold = choose_threshold(criteria, params)
+        context = SearchContext(engine, session)
+        hits = find_matches(context, criteria, [rows], params, threshold, allowed, excluded=pk)
         compared = zip(search.outcomes, list_outcomes(hits, limit), strict=True)
         sums: Sums = {}
         for outcomes in compared:
