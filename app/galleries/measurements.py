@@ -18,6 +18,7 @@ class Measurement:
     change, named_faces, last_face: None if an earlier version measured it; labelled_faces: named by labels alone
     last_face: the largest pk of the faces; refused_faces: might not be used then; joined_people: people and distractors
     whom labels had joined to somebody else
+    people: with a name; None if an earlier version measured it; subjects: of the collection, with or without faces
     """
 
     calibration: Calibration | None = None
@@ -32,6 +33,8 @@ class Measurement:
     last_face: int | None = None
     refused_faces: int = 0
     joined_people: int = 0
+    people: int | None = None
+    subjects: int = 0
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Self:
@@ -45,6 +48,8 @@ class Measurement:
             labelled_faces=int(stored.get("labelled_faces", 0)),
             refused_faces=int(stored.get("refused_faces", 0)),
             joined_people=int(stored.get("joined_people", 0)),
+            people=None if stored.get("people") is None else int(stored["people"]),
+            subjects=int(stored.get("subjects", 0)),
             change=None if stored.get("change") is None else int(stored["change"]),
             curve=tuple(OperatingPoint(**point) for point in stored.get("curve", ())),
             open_set=OpenSetCalibration.from_dict(open_set["calibration"]) if open_set else None,

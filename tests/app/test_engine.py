@@ -27,6 +27,7 @@ from app.serving import deployment_sync, index_builder
 from app.serving.batching import MAX_WAITING_REQUESTS, Slots
 from app.serving.calibration import gallery_calibration
 from app.serving.calibration import schedule as calibration_schedule
+from app.serving.calibration.schedule import find_changed_people
 from app.serving.deployments import SearchEffort
 from app.serving.engine import Engine, open_engine
 from app.serving.index_builder import IndexKey
@@ -520,12 +521,13 @@ def test_a_gallery_is_measured_when_it_has_grown(resources: Resources, engine: E
         assert threshold.high / threshold.low > 1.2 * pairs[1] / pairs[0]  # since 40 people share them
     with reading(resources.database) as session:
         kept = session.get_one(Deployment, ("staff", "identity")).measurements[MODEL.id]
-    counts = {"faces", "named_faces", "labelled_faces", "refused_faces", "joined_people"}
+    counts = {"faces", "named_faces", "labelled_faces", "refused_faces", "joined_people", "people", "subjects"}
     measured = {"calibration", "default_fmr", "open_set", "cells", "curve"}
     moment = {"change", "last_face", "measured_at"}
     assert kept.keys() == counts | measured | moment | {"compensation", "index", "seen_share"}
     [strangers] = kept["open_set"]["calibration"]["strangers"]
     assert (strangers["source"], strangers["people"], strangers["searches"]) == ("leave-one-out", 40, 120)
+    assert (kept["people"], kept["subjects"]) == (40, 40)
     again = gallery_calibration.measure_gallery(resources, "staff", "identity", MODEL)["calibration"]
     assert json.loads(json.dumps(again)) == kept["calibration"]
 
@@ -552,6 +554,28 @@ def test_a_gallery_is_measured_when_its_faces_are_named_or_replaced(resources: R
         gallery.add({MODEL.id: rows[:6] + 30 + step}, [f"n{step}"] * 6)
         assert known(engine) == 120
     until(lambda: read_measured(resources)["measured_at"] > measured_at)
+
+
+@pytest.mark.parametrize("is_measured_again", [True, False])
+def test_a_gallery_is_measured_when_a_tenth_of_its_people_have_come_or_gone_with_few_faces(
+    resources: Resources, engine: Engine, is_measured_again: bool
+) -> None:
+    """With 95 people of one photo beside 200 of five, 19 % of strangers were named at a stated 6.6 to 12 %."""
+    count = 11 if is_measured_again else 9
+    gallery = GalleryWriter(resources).make(MODEL)
+    rows, subjects = people(100, 4)
+    gallery.add({MODEL.id: rows}, subjects)
+    until(lambda: count_strangers(engine) == 100)
+    gallery.add({MODEL.id: people(count, 1, seed=3)[0]}, [f"n{i}" for i in range(count)])
+    if is_measured_again:
+        until(lambda: count_strangers(engine) == 111)
+    scores = Scores(EUCLIDEAN, calibrated_at_people_count=100, calibrated_at_subject_count=100)
+    with writing(resources.database) as session:
+        since = session.get_one(Collection, "staff").change
+        assert find_changed_people(session, "staff", 1, replace(scores, calibrated_at_people_count=None)) == 0
+        assert find_changed_people(session, "staff", since, scores) == count / 100, "as if as many had gone"
+        assert find_changed_people(session, "staff", 0, scores) == 11 / 100, "no more are counted"
+    assert count_strangers(engine) == (111 if is_measured_again else 100)
 
 
 def test_a_gallery_that_an_earlier_version_measured_is_measured_again(resources: Resources, engine: Engine) -> None:

@@ -17,7 +17,7 @@ from app.galleries.measurements import DEFAULT_FMR
 from app.resources import Resources
 from app.serving import index_builder
 from app.serving.calibration.correction_effect import CorrectionEffect, measure_correction_effect
-from app.serving.calibration.gallery_faces import GalleryFaces, read_faces, read_refused_faces
+from app.serving.calibration.gallery_faces import GalleryFaces, count_subjects, read_faces, read_refused_faces
 from app.serving.calibration.learned_gallery import LearnedGallery, find_learned_gallery
 from app.serving.calibration.open_set_measurement import ProbeFaces, measure_open_set
 from app.serving.compensation.store import Compensation, read_compensation
@@ -53,9 +53,9 @@ def measure_gallery(resources: Resources, collection: str, task: str, model: Mod
     {"calibration": Calibration.to_dict() or None, "default_fmr", "open_set": {"calibration":
     OpenSetCalibration.to_dict(), "rates": [{fpir, distance, possible_distance, low, high, enough, named_rightly}]} or
     None, "cells": p, "curve": [{m, recall, fraction, ms}], "faces", "named_faces": of these, "labelled_faces": of
-    these, by labels alone, "refused_faces", "joined_people": see `Measurement`, "change": the last one of the
-    collection by then, "last_face": the largest pk, "index": its name, "measured_at", "compensation": version of the
-    source compensation that corrected the embeddings, "seen_share": see `estimate_seen_share`}
+    these, by labels alone, "refused_faces", "joined_people", "people", "subjects": see `Measurement`, "change": the
+    last one of the collection by then, "last_face": the largest pk, "index": its name, "measured_at", "compensation":
+    version of the source compensation that corrected the embeddings, "seen_share": see `estimate_seen_share`}
 
     For an index with two stages there are also "candidates", which the second stage ranks, and "candidate_curve":
     [{candidates, recall_at_1, recall, ms}].
@@ -96,13 +96,13 @@ def measure_with_compensation(
         chosen=index_builder.choose_index(model),
         folder=resources.indexes,
     )
-    faces = read_faces(session, key.collection)
+    faces, subjects = read_faces(session, key.collection), count_subjects(session, key.collection)
     change = index_builder.read_change(session, key.collection, key.collection_created_at) or 0
     constraints = read_constraints(session, key.collection, key.task, change)
     refused, loaded = read_refused_faces(session, key.collection), LoadedIndex(key, model, index, change, compensation)
     learned = find_learned_gallery(session, resources.installation_key, loaded, faces.ids, faces.people)
     effect = _find_correction_effect(session, loaded, faces, learned)
-    return _measure_index(loaded, faces, refused, _Learned(learned, effect), constraints)
+    return _measure_index(loaded, faces, refused, _Learned(learned, effect), constraints) | {"subjects": subjects}
 
 
 def renew_calibration(resources: Resources, loaded: LoadedIndex, constraints: ServedConstraints) -> bool:
@@ -113,10 +113,11 @@ def renew_calibration(resources: Resources, loaded: LoadedIndex, constraints: Se
     key, database = loaded.key, resources.database
     with snapshot(database) as session:
         faces, refused = read_faces(session, key.collection), read_refused_faces(session, key.collection)
+        subjects = count_subjects(session, key.collection)
         learned = find_learned_gallery(session, resources.installation_key, loaded, faces.ids, faces.people)
         effect = _find_correction_effect(session, loaded, faces, learned)
     try:
-        calibration = _measure_index(loaded, faces, refused, _Learned(learned, effect), constraints)
+        measured = _measure_index(loaded, faces, refused, _Learned(learned, effect), constraints)
     except WrongShape:
         return False
     with writing(database) as session:
@@ -128,7 +129,7 @@ def renew_calibration(resources: Resources, loaded: LoadedIndex, constraints: Se
         pointers = deployment.champion, deployment.challenger, deployment.previous
         if key.model_id not in pointers or compensation.version != key.compensation:
             return False
-        deployment.measurements = deployment.measurements | {key.model_id: calibration}
+        deployment.measurements = deployment.measurements | {key.model_id: measured | {"subjects": subjects}}
         collection.change += 1  # so that every follower reads the new calibration
     return True
 
@@ -195,6 +196,7 @@ def _measure_index(
         "labelled_faces": len(labelled_subjects),
         "refused_faces": len(refused),
         "joined_people": len(joined_people),
+        "people": len(np.unique(faces.subjects[faces.is_named])),
         "change": change,
         "last_face": int(indexed.max(initial=0)),
         "measured_at": now(),

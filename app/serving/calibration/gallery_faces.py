@@ -61,6 +61,11 @@ class GalleryFaces:
         return people
 
 
+def count_subjects(session: Session, collection: str) -> int:
+    """Count the subjects of a collection, with or without faces."""
+    return session.scalar(select(func.count()).where(Subject.collection_id == collection)) or 0
+
+
 def read_faces(session: Session, collection: str) -> GalleryFaces:
     """Read the faces of a collection, of all roles.
 

@@ -12,6 +12,7 @@ from app.queue.messages import ImportEmbeddings, IngestBatch
 from app.resources import Resources
 from app.serving.background_tasks import BackgroundTasks
 from app.serving.calibration.gallery_calibration import renew_calibration
+from app.serving.calibration.gallery_faces import count_subjects
 from app.serving.deployments import UNCHECKED, DeploymentKey, ServedDeployment, drop_indexes_of
 from app.serving.index_builder import IndexKey
 from app.serving.loaded_index import LoadedIndex
@@ -32,8 +33,9 @@ class CalibrationSchedule:
         self.resources, self.tasks, self.idle_seconds = resources, tasks, idle_seconds
         self._started_for: dict[IndexKey, tuple[int | None, int, float]] = {}
         """Of the last calibration that was started: the change of the one before, all faces, and the changed share."""
-        self._changed_counts: dict[IndexKey, tuple[tuple[int, int], int, int]] = {}
-        """Two changes of a collection, and how many faces and named faces have changed between them."""
+        self._changed_counts: dict[IndexKey, tuple[tuple[int, int], int, int, float]] = {}
+        """Two changes of a collection, how many faces and named faces, and which part of the people, have changed
+        between them."""
 
     def renew_if_due(self, session: Session, served: ServedDeployment) -> None:
         """Start a new calibration of the champion if enough faces or names have changed since the last one.
@@ -78,10 +80,11 @@ class CalibrationSchedule:
     def _find_changed_share(
         self, session: Session, index: LoadedIndex, scores: Scores, labelled_count: int, joined_count: int
     ) -> float:
-        """Return the part of the faces, or of those with a name, that has changed since the calibration.
+        """Return the part of the faces, of those with a name, or of the people that has changed since the calibration.
 
         A gallery may be replaced face by face, and its faces be named, or be named by labels, while their
-        number stays, and labels may join people. Strangers are named after the faces with a name, however few they are.
+        number stays, and labels may join people. Strangers are named after the faces with a name, however few they are,
+        and are taken to be like the people, of whom some may have many more faces than others.
 
         labelled_count: faces that labels alone name; joined_count: people whom labels joined to others
         """
@@ -89,12 +92,13 @@ class CalibrationSchedule:
         named_count = max(MIN_FACES_TO_CALIBRATE, scores.calibrated_at_named_count or 0)
         if since is None or index.state.vectors < MIN_FACES_TO_CALIBRATE:
             return 0.0
-        known, changed, named = self._changed_counts.get(index.key, (None, 0, 0))
+        known, changed, named, people = self._changed_counts.get(index.key, (None, 0, 0, 0.0))
         if known != (since, change):
             changed = count_changed_faces(session, index.key.collection, since, scores.calibrated_at_count)
             named = count_changed_faces(session, index.key.collection, since, named_count, only_named=True)
-            self._changed_counts[index.key] = (since, change), changed, named
-        of_all = changed / max(1, scores.calibrated_at_count)
+            people = find_changed_people(session, index.key.collection, since, scores)
+            self._changed_counts[index.key] = (since, change), changed, named, people
+        of_all = max(people, changed / max(1, scores.calibrated_at_count))
         if scores.calibrated_at_named_count is None:  # by an earlier version, which took no labels into account
             return 1.0 if labelled_count else of_all
         named += abs(labelled_count - scores.calibrated_at_labelled_count)
@@ -126,6 +130,19 @@ def count_changed_faces(
     if only_named:
         changed = changed.where(Face.subject_pk.is_not(None), Face.role != "distractor")
     return session.scalar(select(func.count()).select_from(changed.limit(limit).subquery())) or 0
+
+
+def find_changed_people(session: Session, collection: str, since: int, scores: Scores) -> float:
+    """Return the part of the people whose faces were enrolled or changed after that change, or who have gone; 0 if it
+    is not known how many there were. It is not counted beyond what makes a calibration due."""
+    if scores.calibrated_at_people_count is None:
+        return 0.0
+    people = max(MIN_FACES_TO_CALIBRATE, scores.calibrated_at_people_count)
+    limit = int(RECALIBRATION_CHANGE_RATIO * people) + 1
+    is_changed = Face.collection_id == collection, Face.change > since, Face.role != "distractor"
+    changed = select(Face.subject_pk).where(*is_changed, Face.subject_pk.is_not(None)).distinct().limit(limit)
+    come = session.scalar(select(func.count()).select_from(changed.subquery())) or 0
+    return max(come, abs(count_subjects(session, collection) - scores.calibrated_at_subject_count)) / people
 
 
 def is_importing(session: Session, collection: str) -> bool:
