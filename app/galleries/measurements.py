@@ -18,7 +18,7 @@ class Measurement:
     change, named_faces, last_face: None if an earlier version measured it; labelled_faces: named by labels alone
     last_face: the largest pk of the faces; refused_faces: might not be used then; joined_people: people and distractors
     whom labels had joined to somebody else
-    people: with a name; None if an earlier version measured it; subjects: of the collection, with or without faces
+    people: with a name; None if an earlier version measured it; subjects: those who might be searched for
     """
 
     calibration: Calibration | None = None

@@ -78,6 +78,7 @@ class OpenSetCalibration:
 
     strangers: searches from one or two sources
     newcomer_share: of the people, those who came after the training that held people out; 0: none, or not known
+    left_share: of the faces among which people held out were searched for, those that are still there
     optimistic: whether the model has learned from the people of the pairs, so that their distances are too large
     version: by which version it was measured, see VERSION
     """
@@ -87,6 +88,7 @@ class OpenSetCalibration:
     optimistic: bool = False
     version: int = VERSION
     newcomer_share: float = 0.0
+    left_share: float = 1.0
 
     def threshold(
         self, fpir: float, faces: int, pairs: tuple[ImpostorDistances, ...] = (), nameless_faces: int | None = None
@@ -164,6 +166,9 @@ class OpenSetCalibration:
     ) -> PersonThreshold:
         """Return the strictest threshold for strangers who are, by their share of the people, like newcomers.
 
+        If those who have gone were never named, strangers like those who are left are named more often than all are, by
+        the inverse of their share.
+
         newcomers: their searches, too few to support a threshold
         """
         nameless = supported.nameless_distance, supported.nameless_possible_distance
@@ -173,7 +178,9 @@ class OpenSetCalibration:
             for shift in shifts
             if shift is not None
         ]
-        return min((_judge_evidence(t, newcomers) for t in mixed), key=lambda t: t.person_distance, default=supported)
+        strictest = min(mixed or [supported], key=lambda t: t.person_distance)
+        high = min(1.0, (strictest.high or 1.0) / self.left_share)
+        return _judge_evidence(replace(strictest, high=high), newcomers)
 
     def _from_searches(
         self,
@@ -243,7 +250,8 @@ class OpenSetCalibration:
         try:
             strangers = tuple(StrangerSearches.from_dict(s) for s in kept["strangers"])
             rule, version = DecisionRule.from_dict(kept["rule"]), int(kept.get("version", 1))
-            return cls(rule, strangers, bool(kept["optimistic"]), version, float(kept.get("newcomer_share", 0.0)))
+            shares = float(kept.get("newcomer_share", 0.0)), float(kept.get("left_share", 1.0))
+            return cls(rule, strangers, bool(kept["optimistic"]), version, *shares)
         except (KeyError, TypeError, ValueError) as error:
             raise Corrupt(f"this is not an open-set calibration: {error}") from error
 
@@ -256,7 +264,7 @@ def _judge_evidence(threshold: PersonThreshold, others: Sequence[StrangerSearche
     """
     if threshold.high is None or threshold.high <= math.sqrt(MAX_INTERVAL_RATIO) * threshold.fpir:
         return threshold
-    missing = max(1, math.ceil(MIN_STRANGERS) - max(s.people for s in others))
+    missing = max(1, math.ceil(MIN_STRANGERS) - max((s.people for s in others), default=0))
     return replace(threshold, enough=False, more_people=missing)
 
 

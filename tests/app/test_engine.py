@@ -575,6 +575,8 @@ def test_a_gallery_is_measured_when_a_tenth_of_its_people_have_come_or_gone_with
         assert find_changed_people(session, "staff", 1, replace(scores, calibrated_at_people_count=None)) == 0
         assert find_changed_people(session, "staff", since, scores) == count / 100, "as if as many had gone"
         assert find_changed_people(session, "staff", 0, scores) == 11 / 100, "no more are counted"
+        session.execute(update(Subject).where(Subject.id.between("p000", f"p{49 + count:03}")).values(consent=False))
+        assert find_changed_people(session, "staff", since, scores) == 50 / 100
     assert count_strangers(engine) == (111 if is_measured_again else 100)
 
 

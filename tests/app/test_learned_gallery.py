@@ -84,6 +84,11 @@ def test_newcomers_count_by_their_share_of_the_people(resources: Resources) -> N
     calibration = OpenSetCalibration.from_dict(measured["calibration"])
     assert [searches.people for searches in calibration.strangers] == [50, 10, 6]
     assert calibration.newcomer_share == pytest.approx(10 / 50)
+    assert calibration.left_share == 1
+    gallery.remove(gallery.pks[:30])
+    measured = gallery_calibration.measure_gallery(resources, "staff", "identity", model)["open_set"]
+    calibration = OpenSetCalibration.from_dict(measured["calibration"])
+    assert (calibration.left_share, calibration.newcomer_share) == pytest.approx((90 / 120, 10 / 40))
     learned_nothing = gallery_calibration.measure_gallery(resources, "staff", "identity", trained_in_studio())[
         "open_set"
     ]

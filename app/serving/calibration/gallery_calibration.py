@@ -246,7 +246,9 @@ def _measure_strangers(
     if learned.effect is not None:
         carry = learned.effect.searches
         strangers = () if carry is None else tuple(searches.carried_over(carry) for searches in strangers)
-    return measure_open_set(loaded, people, probes, strangers, kept.rule).to_dict(len(faces.ids))
+    searched_faces = max((s.gallery_faces for s in strangers), default=0)
+    left_share = min(1.0, home_faces / searched_faces) if searched_faces else 1.0
+    return measure_open_set(loaded, people, probes, strangers, kept.rule, left_share).to_dict(len(faces.ids))
 
 
 def _read_held_out_searches(model: Model, key: IndexKey) -> tuple[OpenSetCalibration, bool]:

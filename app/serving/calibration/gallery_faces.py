@@ -62,8 +62,9 @@ class GalleryFaces:
 
 
 def count_subjects(session: Session, collection: str) -> int:
-    """Count the subjects of a collection, with or without faces."""
-    return session.scalar(select(func.count()).where(Subject.collection_id == collection)) or 0
+    """Count the subjects of a collection who may be searched for, with or without faces."""
+    usable = select(func.count()).select_from(Subject).where(Subject.collection_id == collection, may_be_used(now()))
+    return session.scalar(usable) or 0
 
 
 def read_faces(session: Session, collection: str) -> GalleryFaces:

@@ -115,6 +115,7 @@ def measure_open_set(
     probes: ProbeFaces,
     learned: tuple[StrangerSearches, ...] | None,
     rule: DecisionRule,
+    left_share: float = 1.0,
 ) -> OpenSetMeasurement:
     """Measure the scores of strangers.
 
@@ -122,6 +123,7 @@ def measure_open_set(
     learned: None if the model was not trained on this gallery. Otherwise the searches of people held out of its
         training, which may be empty, and only people who have come since are probes: the distances between people that
         it was trained on are too large to stand for strangers.
+    left_share: of the faces that these searched, those that are still there
     """
     index = LockedIndex(loaded, people.ids if len(people.ids) < loaded.state.vectors else None)
     rng = np.random.default_rng(0)
@@ -143,7 +145,9 @@ def measure_open_set(
         strangers += _summarise("distractors", search_gallery(index, people, positions, rule), len(people.ids))
     several = None if enrolled is None or learned is not None else _keep_people_with_other_faces(enrolled, people)
     newcomers = 0.0 if learned is None else _find_newcomer_share(people, probes)
-    calibration = OpenSetCalibration(rule, tuple(strangers), learned is not None, newcomer_share=newcomers)
+    calibration = OpenSetCalibration(
+        rule, tuple(strangers), learned is not None, newcomer_share=newcomers, left_share=left_share
+    )
     return OpenSetMeasurement(calibration, several)
 
 

@@ -102,8 +102,9 @@ class CalibrationSchedule:
         if scores.calibrated_at_named_count is None:  # by an earlier version, which took no labels into account
             return 1.0 if labelled_count else of_all
         named += abs(labelled_count - scores.calibrated_at_labelled_count)
-        named += abs(joined_count - scores.calibrated_at_joined_count)
-        return max(of_all, named / named_count)
+        joined = abs(joined_count - scores.calibrated_at_joined_count)
+        people += joined / max(MIN_FACES_TO_CALIBRATE, scores.calibrated_at_people_count or named_count)
+        return max(of_all, people, (named + joined) / named_count)
 
 
 def needs_recalibration(face_count: int, calibrated_at_count: int, is_idle: bool, changed_share: float = 0.0) -> bool:
