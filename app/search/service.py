@@ -61,6 +61,7 @@ def search_by_face(context: SearchContext, collection: str, face_id: str, params
     """Search for an enrolled face, which is left out of its matches. Raises NotFound, Conflict, Busy."""
     session = require_session(context.session)
     with context.use_models(collection, params) as criteria:
+        choose_threshold(criteria, params)  # refused before the work on the filter
         criteria, allowed = _apply_filter(context, criteria, params)
         pk = enrolled_faces.get_usable_face(session, collection, face_id).pk
 
@@ -86,6 +87,7 @@ def search_by_vector(
     Raises NotFound, Invalid, Conflict, Busy, DatabaseNeeded if the context has no session and the search is not short.
     """
     with _use_vector_model(context, collection, params) as criteria:
+        choose_threshold(criteria, params)  # refused before the work on the filter
         criteria, allowed = _apply_filter(context, criteria, params)
         served = criteria.first
         rows = served.correct(_read_vectors(served, [vector]), [params.source])

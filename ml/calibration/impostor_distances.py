@@ -83,11 +83,8 @@ class ImpostorDistances:
         return any(self._interval(int(i))[0] > limit.high for i, limit in zip(within, limits, strict=True))
 
     def join_strictest(self, other: Self) -> Self:
-        """Return the distribution that has, at each distance, the greater share of nearer pairs of the two.
-
-        It counts as many pairs as the smaller one: below its nearest pair, nothing is known of it.
-        """
-        kept, n = np.union1d(self.distances, other.distances), min(self.n, other.n)
+        """Return the distribution that has, at each distance, the greater share of nearer pairs of the two."""
+        kept, n = np.union1d(self.distances, other.distances), max(self.n, other.n)
         shares = np.stack([np.interp(kept, *one._curve, left=0, right=one.n) / one.n for one in (self, other)])
         chosen = np.empty(0)
         if self.effective and other.effective:

@@ -32,6 +32,8 @@ MIN_GALLERY_SHARE = 0.5
 over the next person, and more of them are named."""
 MIN_PAIRS = 200
 """With fewer impostor pairs, their tail is not extrapolated."""
+TAIL_PAIRS = 9, 99
+"""The 10th and the 100th nearest pair, between which the slope of a tail is taken."""
 NOTHING_MATCHES = (-math.inf, -math.inf)
 VERSION = 4
 """1 to 3: a search might end before it knew the next people, people held out of a training had the distances of the fit
@@ -290,13 +292,16 @@ def _tail_distance(impostors: ImpostorDistances, fpir: float, faces: int) -> flo
     """Return the nearest-face distance at which independent pairs would give this FPIR.
 
     Below the smallest distances seen, the tail is extrapolated by the slope of its last decade. This falls faster than
-    a normal tail, so the threshold errs on the safe side.
+    a normal tail, so the threshold errs on the safe side. Of two samples that were joined, the nearest pairs may each
+    count as many of the larger one, so that kept pairs are taken, not ranks.
     """
     fmr = max(fpir_at_size(fpir, max(1, faces), 1), sys.float_info.min)
     if impostors.n < MIN_PAIRS:
         return None
-    known = 10 / impostors.n
+    kept = list(zip(impostors.distances, impostors.counts, strict=True))
+    (last, count), (before, larger_count) = (kept[min(index, len(kept) - 1)] for index in TAIL_PAIRS)
+    known = count / impostors.n
     if fmr >= known:
         return impostors.threshold(min(fmr, 1.0)).distance
-    last, before = (float(np.interp(c, impostors.counts, impostors.distances)) for c in (10, 100))
-    return last - max(0.0, before - last) * math.log10(known / fmr)
+    slope = (before - last) / math.log10(larger_count / count) if larger_count > count else 0.0
+    return last - slope * math.log10(known / fmr)
