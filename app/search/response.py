@@ -42,6 +42,10 @@ class IncludedParts:
     crops: Mapping[str, str | None]
     explanations: Mapping[str, ExplanationOut | str]
 
+    @property
+    def face_ids(self) -> set[str]:
+        return self.crops.keys() | self.explanations.keys()
+
 
 def collect_included(
     context: SearchContext, criteria: Criteria, params: SearchParams, hits: SearchHits, queries: Sequence[Query]
@@ -65,6 +69,12 @@ def collect_included(
             remaining = max(0, remaining - len(face_ids))
         included.append(IncludedParts(crops, explanations))
     return included
+
+
+def have_all(included: Sequence[IncludedParts], hits: SearchHits) -> bool:
+    """Whether what was collected covers all matches of a later search."""
+    pairs = zip(included, hits.matches, strict=True)
+    return all(match["face_id"] in parts.face_ids for parts, matches in pairs for match in matches)
 
 
 def json_response(context: SearchContext, answer: SearchOut | VerifyOut) -> Response:

@@ -22,7 +22,7 @@ from app.search.decision import AcceptanceThreshold, estimate_rates, make_pair_t
 from app.search.explanation import list_crop_kinds, read_crops
 from app.search.matching import SearchHits, find_matches
 from app.search.params import MAX_MATCHES, PhotoSearchParams, QuerySearchParams, SearchParams, VerifyParams
-from app.search.response import Query, build_answer, collect_included
+from app.search.response import Query, build_answer, collect_included, have_all
 from app.search.schemas import Correction, SearchOut, VerifyOut
 from app.search.shadow.shadowed_search import queue_comparison
 from app.serving.deployments import ServedModel
@@ -31,6 +31,7 @@ from ml.descriptors.external import External
 from ml.types import AlignedFace, Ids, Rows
 
 MAX_COMPARED_FACES = 1000
+MAX_INCLUSION_ROUNDS = 2
 
 
 def search_by_photo(context: SearchContext, collection: str, photo: bytes, params: PhotoSearchParams) -> SearchOut:
@@ -231,15 +232,19 @@ def _answer(
 ) -> SearchOut:
     """Search, and answer. What `include` adds may take seconds: then who is known is looked up once more.
 
+    If others match by then, it is collected once again.
+
     find: searches with these models, up to a threshold
     """
     threshold = choose_threshold(criteria, params)
     hits, included = find(criteria, threshold), None
-    if params.include:
+    for _ in range(MAX_INCLUSION_ROUNDS if params.include else 0):
         included = collect_included(context, criteria, params, hits, queries)
         criteria = context.renew_all(criteria)
         threshold = choose_threshold(criteria, params)
         hits = find(criteria, threshold)
+        if have_all(included, hits):
+            break
     _plan_comparison(context, criteria, params, hits, faces=faces, query_face=query_face)
     return build_answer(context, criteria, params, threshold, hits, queries, included)
 

@@ -153,6 +153,27 @@ def test_a_search_that_was_under_way_does_not_name_somebody_as_before_the_change
         assert all(match["crop"] for match in face["matches"])
 
 
+def test_matches_that_come_while_others_are_explained_are_explained_too(
+    service: Service, faces: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds = list[int]()
+
+    def explain(*args: Any) -> Any:
+        collected = collect_included(*args)
+        rounds.append(len(collected[0].face_ids))
+        if len(rounds) == 1:
+            enrol(service.client, picture(5), subject="eve").raise_for_status()
+            wait_until(lambda: len(find(service.client)) == len(faces) + 1)
+        return collected
+
+    with monkeypatch.context() as patched:
+        patched.setattr("app.search.service.collect_included", explain)
+        [face] = search(service.client, include="explanation")["faces"]
+    assert rounds == [2, 3]
+    assert {match["subject"]["id"] for match in face["matches"]} == {"ada", "bob", "eve"}
+    assert all(match["explanation"] for match in face["matches"])
+
+
 def test_a_search_by_a_face_whose_person_refuses_while_it_is_explained_is_not_answered(
     service: Service, faces: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
