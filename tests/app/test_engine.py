@@ -35,6 +35,8 @@ from app.serving.index_loader import IndexLoader
 from app.serving.index_snapshots import SnapshotStore
 from app.serving.loaded_index import LoadedIndex
 from app.serving.scores import Scores
+from app.subjects.schemas import SubjectIn
+from app.subjects.service import change_subject, delete_subject
 from ml.calibration import Calibration
 from ml.calibration.rate_intervals import clopper_pearson
 from ml.distances import EUCLIDEAN
@@ -572,12 +574,31 @@ def test_a_gallery_is_measured_when_a_tenth_of_its_people_have_come_or_gone_with
     scores = Scores(EUCLIDEAN, calibrated_at_people_count=100, calibrated_at_subject_count=100)
     with writing(resources.database) as session:
         since = session.get_one(Collection, "staff").change
-        assert find_changed_people(session, "staff", 1, replace(scores, calibrated_at_people_count=None)) == 0
-        assert find_changed_people(session, "staff", since, scores) == count / 100, "as if as many had gone"
-        assert find_changed_people(session, "staff", 0, scores) == 11 / 100, "no more are counted"
+        assert find_changed_people(session, "staff", 1, replace(scores, calibrated_at_people_count=None), 99) == 0
+        assert find_changed_people(session, "staff", since, scores, 11) == count / 100, "as if as many had gone"
+        assert find_changed_people(session, "staff", since, scores, 10) == 0, "so few cannot make it due"
+        assert find_changed_people(session, "staff", 0, scores, 0) == 11 / 100, "no more are counted"
         session.execute(update(Subject).where(Subject.id.between("p000", f"p{49 + count:03}")).values(consent=False))
-        assert find_changed_people(session, "staff", since, scores) == 50 / 100
+        assert find_changed_people(session, "staff", since, scores, 50) == 50 / 100
     assert count_strangers(engine) == (111 if is_measured_again else 100)
+
+
+@pytest.mark.parametrize("has_refused", [False, True])
+def test_a_gallery_is_measured_when_a_tenth_of_its_people_have_gone_or_refused(
+    resources: Resources, engine: Engine, has_refused: bool
+) -> None:
+    gallery = GalleryWriter(resources).make(MODEL)
+    gallery.add({MODEL.id: people(60, 6)[0]}, people(60, 6)[1])
+    gallery.add({MODEL.id: people(60, 1, seed=3)[0]}, [f"q{i}" for i in range(60)])
+    until(lambda: count_strangers(engine) == 120)
+    with writing(resources.database) as session:
+        for i in range(13):  # 3 % of the faces
+            if has_refused:
+                change_subject(session, "staff", f"q{i}", SubjectIn(consent=False))
+            else:
+                delete_subject(session, "staff", f"q{i}")
+    resources.notifier.notify("changes")
+    until(lambda: count_strangers(engine) == 107)
 
 
 def test_a_gallery_that_an_earlier_version_measured_is_measured_again(resources: Resources, engine: Engine) -> None:

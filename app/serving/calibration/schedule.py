@@ -6,7 +6,7 @@ from functools import partial
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, aliased
 
-from app.db.tables import Face, Job
+from app.db.tables import Face, Job, now
 from app.queue.jobs import LIVE_STATES
 from app.queue.messages import ImportEmbeddings, IngestBatch
 from app.resources import Resources
@@ -54,7 +54,8 @@ class CalibrationSchedule:
         labelled, joined = len(served.constraints.constraints.labelled_subjects), len(served.constraints.joined_people)
         validity = served.validities.get(index.key.model_id, UNCHECKED)
         is_idle = validity.is_outdated or time.monotonic() - index.last_change_at > self.idle_seconds
-        changed_share = self._find_changed_share(session, index, scores, labelled, joined) if is_idle else 0.0
+        refused = served.faces.count_ended(now()) - scores.calibrated_at_refused_count if is_idle else 0
+        changed_share = self._find_changed_share(session, index, scores, labelled, joined, refused) if is_idle else 0.0
         if validity.is_due:
             changed_share = 1.0
         faces, calibrated_at_count = index.state.vectors, scores.calibrated_at_count
@@ -78,7 +79,13 @@ class CalibrationSchedule:
             drop_indexes_of(key, known)
 
     def _find_changed_share(
-        self, session: Session, index: LoadedIndex, scores: Scores, labelled_count: int, joined_count: int
+        self,
+        session: Session,
+        index: LoadedIndex,
+        scores: Scores,
+        labelled_count: int,
+        joined_count: int,
+        refused_count: int,
     ) -> float:
         """Return the part of the faces, of those with a name, or of the people that has changed since the calibration.
 
@@ -87,6 +94,7 @@ class CalibrationSchedule:
         and are taken to be like the people, of whom some may have many more faces than others.
 
         labelled_count: faces that labels alone name; joined_count: people whom labels joined to others
+        refused_count: how many more faces may not be used than at the calibration
         """
         since, change = scores.calibrated_at_change, index.state.change
         named_count = max(MIN_FACES_TO_CALIBRATE, scores.calibrated_at_named_count or 0)
@@ -96,7 +104,8 @@ class CalibrationSchedule:
         if known != (since, change):
             changed = count_changed_faces(session, index.key.collection, since, scores.calibrated_at_count)
             named = count_changed_faces(session, index.key.collection, since, named_count, only_named=True)
-            people = find_changed_people(session, index.key.collection, since, scores)
+            gone = scores.calibrated_at_count + changed - index.state.vectors
+            people = find_changed_people(session, index.key.collection, since, scores, gone + named + refused_count)
             self._changed_counts[index.key] = (since, change), changed, named, people
         of_all = max(people, changed / max(1, scores.calibrated_at_count))
         if scores.calibrated_at_named_count is None:  # by an earlier version, which took no labels into account
@@ -133,9 +142,13 @@ def count_changed_faces(
     return session.scalar(select(func.count()).select_from(changed.limit(limit).subquery())) or 0
 
 
-def find_changed_people(session: Session, collection: str, since: int, scores: Scores) -> float:
+def find_changed_people(session: Session, collection: str, since: int, scores: Scores, max_gone: int) -> float:
     """Return the part of the people whose faces were enrolled or changed after that change, or who have gone; 0 if it
-    is not known how many there were. It is not counted beyond what makes a calibration due."""
+    is not known how many there were. It is not counted beyond what makes a calibration due.
+
+    max_gone: how many may have gone, been merged or have refused at most. Subjects are counted if this is a tenth of
+        the people: a million take 0.25 s, while the follower waits
+    """
     if scores.calibrated_at_people_count is None:
         return 0.0
     people = max(MIN_FACES_TO_CALIBRATE, scores.calibrated_at_people_count)
@@ -143,6 +156,8 @@ def find_changed_people(session: Session, collection: str, since: int, scores: S
     is_changed = Face.collection_id == collection, Face.change > since, Face.role != "distractor"
     changed = select(Face.subject_pk).where(*is_changed, Face.subject_pk.is_not(None)).distinct().limit(limit)
     come = session.scalar(select(func.count()).select_from(changed.subquery())) or 0
+    if max_gone < limit:
+        return come / people
     return max(come, abs(count_subjects(session, collection) - scores.calibrated_at_subject_count)) / people
 
 
