@@ -14,11 +14,10 @@ its own 95 % interval is.
 import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
-from benchmarks.open_set_rules import RECOGNISERS, FaceSets
+from benchmarks.nameless_faces import parse_with_recogniser, read_faces
 from ml.calibration.rate_intervals import clopper_pearson
 from ml.identification.open_set import OpenSetCalibration
 from ml.identification.person_distance import DecisionRule, find_nearest_people, shortlist
@@ -26,7 +25,6 @@ from ml.identification.searches import FACES_PER_SEARCH, GalleryPeople, Template
 from ml.identification.stranger_searches import StrangerSearches
 from ml.indexes.flat import FlatIndex
 from ml.types import Ids, Rows
-from papers.harness.photos import Photos
 
 FPIRS = (0.01, 0.05, 0.1)
 PHOTOS, DISTRACTORS, STRANGERS = 2, 1000, 1500
@@ -137,16 +135,13 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--people", type=int, nargs="+", default=[12, 30, 100])
     parser.add_argument("--noise", type=float, nargs="+", default=[0.0, 0.5, 1.0])
     parser.add_argument("--galleries", type=int, default=20)
-    parser.add_argument("--recogniser", choices=RECOGNISERS, help="describes LFW; default: drawn vectors")
-    parser.add_argument("--data", type=Path, default=Path("data"))
-    parser.add_argument("--cache", type=Path, default=Path(".likeness/photos"), help="keeps crops and embeddings")
-    return parser.parse_args(arguments)
+    return parse_with_recogniser(parser, arguments)
 
 
 def main(arguments: list[str] | None = None) -> None:
     args = parse_arguments(arguments)
     print("| " + " | ".join(COLUMNS) + " |")
-    lfw = FaceSets(Photos(args.data, args.cache), None).embed("lfw", args.recogniser) if args.recogniser else None
+    lfw = read_faces(args)
     for people in args.people:
         for noise in args.noise:
             outcomes: dict[float, list[RateOutcome | None]] = {fpir: [] for fpir in FPIRS}

@@ -125,21 +125,31 @@ def measure(trial: Trial) -> list[float]:
     return [100 * float(share.mean()) for share in shares]
 
 
-def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--people", type=int, default=300)
-    parser.add_argument("--nameless", type=int, nargs="+", default=[400, 1000, 4000])
-    parser.add_argument("--seeds", type=int, default=5)
+def parse_with_recogniser(parser: argparse.ArgumentParser, arguments: list[str] | None) -> argparse.Namespace:
+    """Parse arguments with those that choose LFW by a recogniser in place of drawn vectors: see `read_faces`."""
     parser.add_argument("--recogniser", choices=RECOGNISERS, help="describes LFW; default: drawn vectors")
     parser.add_argument("--data", type=Path, default=Path("data"))
     parser.add_argument("--cache", type=Path, default=Path(".likeness/photos"), help="keeps crops and embeddings")
     return parser.parse_args(arguments)
 
 
+def read_faces(args: argparse.Namespace) -> tuple[Rows, Ids] | None:
+    """Return LFW's embeddings, (n, d), and (n,) people by the chosen recogniser; None for drawn vectors."""
+    return FaceSets(Photos(args.data, args.cache), None).embed("lfw", args.recogniser) if args.recogniser else None
+
+
+def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--people", type=int, default=300)
+    parser.add_argument("--nameless", type=int, nargs="+", default=[400, 1000, 4000])
+    parser.add_argument("--seeds", type=int, default=5)
+    return parse_with_recogniser(parser, arguments)
+
+
 def main(arguments: list[str] | None = None) -> None:
     args = parse_arguments(arguments)
     print("% of strangers: named | nameless, as people with a name; by their own distance | second photos: as; by")
-    lfw = FaceSets(Photos(args.data, args.cache), None).embed("lfw", args.recogniser) if args.recogniser else None
+    lfw = read_faces(args)
     for nameless in args.nameless:
         figures = []
         for seed in range(args.seeds):
