@@ -10,6 +10,7 @@ from app.db import examples
 from app.db.session import reading, writing
 from app.deps.caller import Caller
 from app.deps.idempotency.stored_answers import store_answer
+from app.deps.key_secrets import check_still_opened
 from app.resources import Resources
 from app.serving.engine import Engine
 from app.storage.audit_log.notes import NOTE, AuditNote
@@ -46,10 +47,15 @@ def _open_reading(resources: ResourcesDep, caller: CallerDep, note: AuditDep) ->
 
 
 def _open_writing(resources: ResourcesDep, caller: CallerDep, note: AuditDep, request: Request) -> Iterator[Session]:
-    """Commit if the route returns, roll back if it raises; both happen before the answer is sent."""
+    """Commit if the route returns, roll back if it raises; both happen before the answer is sent.
+
+    A key may revoke or rotate itself, but commits nothing else after its revocation.
+    """
     with writing(resources.database, caller.collections) as session:
         session.info[NOTE] = note
         yield session
+        if request.path_params.get("key_id") != caller.key_id:
+            check_still_opened(session, caller)
         store_answer(session, request)
     resources.notifier.notify("jobs")
     resources.notifier.notify("changes")

@@ -6,7 +6,9 @@ from typing import NamedTuple
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
-from app.db.tables import Key
+from app.db.tables import Key, now
+from app.deps.caller import Caller
+from app.errors import Unauthenticated
 
 
 class OpenedKey(NamedTuple):
@@ -36,3 +38,12 @@ def find_opened_keys(session: Session, digests: Collection[str], at: float) -> d
                 if digest is not None and digest in digests and (valid_until is None or at < valid_until):
                     opened[digest] = OpenedKey(key, valid_until)
     return opened
+
+
+def check_still_opened(session: Session, caller: Caller) -> None:
+    """Check, before a request is committed, that its key was not revoked since it was sent: it may have waited.
+
+    Nobody can revoke a token. Raises Unauthenticated.
+    """
+    if caller.digest and caller.digest not in find_opened_keys(session, [caller.digest], now()):
+        raise Unauthenticated("this key was revoked, or has expired, since the request was sent; nothing was stored")

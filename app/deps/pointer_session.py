@@ -10,6 +10,7 @@ from app.db.session import writing
 from app.db.tables import Collection, Deployment
 from app.deps import AuditDep, CallerDep, EngineDep, ResourcesDep
 from app.deps.idempotency.stored_answers import store_answer
+from app.deps.key_secrets import check_still_opened
 from app.publishing.pointers import list_moved_deployments
 from app.serving.deployments import DeploymentKey
 from app.serving.engine import Engine
@@ -32,6 +33,7 @@ def _open_moving(
             model = session.get_one(Deployment, key).history[-1]["model"]
             if model is not None:
                 resources.models.check(model)
+        check_still_opened(session, caller)
         store_answer(session, request)
         moved = {
             key: (session.get_one(Collection, key[0]).created_at, version)

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends, Path, Query, Response
 
 from app.db import examples, lookups
 from app.db.field_types import MAX_INTEGER, NO_NUL, CollectionName, FaceName, Role, Source
-from app.deps import AuditDep, EngineDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep
+from app.deps import AuditDep, CallerDep, EngineDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep
 from app.deps.audit import audit_as
 from app.deps.headers import describe_headers
 from app.deps.idempotency.stored_answers import AnswerRoute
@@ -57,6 +57,7 @@ Kind = Annotated[CropKind, Query(description="colour: 112 x 112 pixels; grey: 10
 def enrol_photo(
     collection: CollectionId,
     engine: EngineDep,
+    caller: CallerDep,
     audit: AuditDep,
     response: Response,
     body: Annotated[EnrolIn, Depends(read_photos(EnrolIn))],
@@ -74,7 +75,7 @@ def enrol_photo(
         subject=body.subject, role=body.role, external_image_id=body.external_image_id, metadata=body.metadata,
         source=body.source, aligned=body.aligned, max_faces=max_faces, bounding_box=body.box,
     )  # fmt: skip
-    enrolled, new = service.enrol_photo(engine, collection, body.image, request)
+    enrolled, new = service.enrol_photo(engine, caller, collection, body.image, request)
     audit.resource = service.name_enrolled_face(enrolled)
     response.status_code = 201 if new else 200
     return enrolled

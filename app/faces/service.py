@@ -11,13 +11,15 @@ from app.db.lookups import get_collection, get_face, make_not_found
 from app.db.session import reading, writing
 from app.db.tables import Collection, Face, Job, Subject
 from app.db.visibility import ALL_ROWS
+from app.deps.caller import Caller
+from app.deps.key_secrets import check_still_opened
 from app.deps.paging import read_page
 from app.enrolment.archives.formats import recognise_format
 from app.enrolment.photo_analysis import EnrolmentRequest, analyse_photo
 from app.enrolment.preparation import prepare_photos
 from app.enrolment.store import EnrolmentOutcome, enrol_photos
 from app.enrolment.target import EnrolmentTarget
-from app.errors import Conflict, Forbidden, Invalid, NotFound
+from app.errors import Conflict, Forbidden, Invalid, NotFound, Unauthenticated
 from app.faces.schemas import EnrolledOut, FaceOut, FacePatch, FacesOut, UnindexedOut
 from app.faces.streaming import ReceivedImport
 from app.galleries import subjects
@@ -35,11 +37,13 @@ from ml.types import CropKind
 PRIVATE_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 
-def enrol_photo(engine: Engine, collection: str, data: bytes, request: EnrolmentRequest) -> tuple[EnrolledOut, bool]:
+def enrol_photo(
+    engine: Engine, caller: Caller, collection: str, data: bytes, request: EnrolmentRequest
+) -> tuple[EnrolledOut, bool]:
     """Enrol the faces of one photo. Returns them, and whether any of them is new.
 
     Raises NotFound, Conflict (enrolled under another subject or role, not allowed, or the person or the collection was
-    deleted meanwhile), Busy, PhotoFailed, ml.Unreadable.
+    deleted meanwhile), Unauthenticated (the key was revoked meanwhile), Busy, PhotoFailed, ml.Unreadable.
     """
     resources = engine.resources
     with reading(resources.database) as session:
@@ -51,9 +55,14 @@ def enrol_photo(engine: Engine, collection: str, data: bytes, request: Enrolment
             prepared = prepare_photos(resources, collection, [photo])
     with reading(resources.database) as session:
         target.check(session)
+
+    def check(session: Session, _: object) -> None:
+        target.check(session)
+        check_still_opened(session, caller)
+
     try:
-        [outcome] = enrol_photos(resources, collection, [photo], prepared, lambda session, _: target.check(session))
-    except (Conflict, NotFound) as error:
+        [outcome] = enrol_photos(resources, collection, [photo], prepared, check)
+    except (Conflict, NotFound, Unauthenticated) as error:
         is_gone = isinstance(error, NotFound)
         with writing(resources.database) as session:
             enqueue(session, Erase(collection=collection, whole=is_gone, images=(photo.image_id,)))

@@ -6,7 +6,10 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import update
 
+from app.db.session import writing
+from app.db.tables import Key, now
 from app.faces import service as faces_service
 from tests.app.test_faces import BASE, enrol, picture
 from tests.databases import remove_test_data
@@ -77,3 +80,24 @@ def test_an_enrolment_goes_on_while_others_of_the_same_person_are_written(
     service.client.put(BASE).raise_for_status()
     made = enrol_while("prepare_photos", lambda: enrol(service.client, picture(1), subject="ada").raise_for_status())
     assert made.status_code == 201
+
+
+@pytest.mark.parametrize("lasting_service", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("function", ["prepare_photos", "enrol_photos"])
+def test_a_photo_whose_key_is_revoked_while_it_is_analysed_is_not_enrolled(
+    service: Service, enrol_while: Callable[..., httpx.Response], monkeypatch: pytest.MonkeyPatch, function: str
+) -> None:
+    client = service.client
+    client.put(BASE).raise_for_status()
+    made = client.post("/v1/keys", json={"role": "operator"}).raise_for_status().json()
+
+    def revoke() -> None:
+        with writing(service.resources.database) as session:
+            session.execute(update(Key).where(Key.id == made["id"]).values(revoked_at=now()))
+
+    with monkeypatch.context() as patched:
+        patched.setitem(client.headers, "authorization", f"Bearer {made['key']}")
+        assert enrol_while(function, revoke).status_code == 401
+    assert client.get(f"{BASE}/faces").raise_for_status().json()["faces"] == []
+    folder = service.resources.blobs.root
+    assert not [file for file in folder.rglob("*") if file.is_file() and BASE.rsplit("/")[-1] in file.parts]

@@ -18,7 +18,7 @@ from app.cli.main import app as cli
 from app.cli.server.preparation import create_first_key
 from app.config import Settings
 from app.db.session import reading, writing
-from app.db.tables import AuditEntry, AuditHead, Key, StoredResponse, now
+from app.db.tables import AuditEntry, AuditHead, Collection, Key, StoredResponse, now
 from app.deps.caller import Caller
 from app.errors import Conflict
 from app.resources import Resources, open_resources
@@ -54,6 +54,33 @@ def test_another_process_refuses_a_revoked_key_within_a_second(world: World) -> 
         while other_process.get("/v1/collections").status_code == 200:
             assert time.monotonic() < until
             time.sleep(0.02)
+
+
+def test_a_request_that_waited_for_a_lock_is_not_carried_out_after_its_key_was_revoked(world: World) -> None:
+    """A key that was revoked meanwhile made another admin's key 1.6 s later, and changed subjects after 5.7 s."""
+    made = world.send("POST", "/v1/keys", "admin", json={"role": "admin"}).json()
+    headers, base = {"x-api-key": made["key"]}, "/v1/collections/waiting"
+    for path in (base, f"{base}/subjects/ada"):
+        world.send("PUT", path, "admin").raise_for_status()
+
+    def send(method: str, address: str, **body: Any) -> int:
+        return world.client.request(method, address, headers=headers, **body).status_code
+
+    with ThreadPoolExecutor(1) as pool:
+        with writing(world.resources.database) as session:
+            session.execute(update(Collection).where(Collection.id == "waiting").values(change=Collection.change))
+            session.execute(update(Key).where(Key.id == made["id"]).values(revoked_at=now()))
+            status = pool.submit(send, "PATCH", f"{base}/subjects/ada", json={"external_id": "late"})
+            time.sleep(1.0)
+        assert status.result() == 401
+    assert world.send("GET", f"{base}/subjects/ada", "admin").json()["external_id"] == "ada"
+
+
+def test_a_key_may_revoke_itself(world: World) -> None:
+    made = world.send("POST", "/v1/keys", "admin", json={"role": "admin"}).json()
+    headers = {"x-api-key": made["key"]}
+    assert world.client.delete(f"/v1/keys/{made['id']}", headers=headers).status_code == 204
+    assert world.client.get("/v1/collections", headers=headers).status_code == 401
 
 
 def test_a_caller_that_was_looked_up_before_a_revocation_is_not_stored_after_it() -> None:
