@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from benchmarks.open_set_rules import RECOGNISERS, FaceSets
 from ml.calibration import ImpostorDistances, sample_impostors
-from ml.identification.open_set import OpenSetCalibration, PersonThreshold
+from ml.identification.open_set import NameCounts, OpenSetCalibration, PersonThreshold
 from ml.identification.person_distance import DecisionRule, shortlist
 from ml.identification.searches import FACES_PER_SEARCH, GalleryPeople, TemplateCache, search_gallery
 from ml.identification.stranger_searches import StrangerSearches
@@ -94,7 +94,7 @@ class MeasuredGallery:
         strangers = StrangerSearches.from_distances("leave-one-out", searches.stranger, searches.owners, len(ids))
         pairs = ImpostorDistances.of(sample_impostors(trial.rows[named], trial.subjects[named], PAIRS, 0))
         known = OpenSetCalibration(rule, (strangers,))
-        threshold = known.threshold(FPIR, len(ids), (pairs,), int((~named).sum()))
+        threshold = known.threshold(FPIR, len(ids), (pairs,), NameCounts(int(named.sum()), int((~named).sum())))
         assert threshold is not None
         return cls(index, people, rule, threshold)
 

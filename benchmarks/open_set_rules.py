@@ -98,12 +98,22 @@ class FaceSets:
                 rows, people = kept["rows"], np.unique(kept["people"], return_inverse=True)[1].astype(np.int64)
         else:
             people = number_people(self.photos.names(photo_set))
-            if recogniser == DLIB_RESNET.name:
-                rows = self.photos.described(photo_set, Recipe((Spec(recogniser, dict(DLIB_OPTIONS)),)))
-            else:
-                rows = self.photos.rows(photo_set, recogniser)
-        unit: Rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.finfo(np.float32).tiny)
-        return unit, people
+            rows = self.photos.described(photo_set, self._recipe(recogniser), recogniser)
+        return _normalise(rows), people
+
+    def embed_degraded(self, photo_set: str, recogniser: str, degradation: str) -> Rows:
+        """Return the (N, d) rows of unit length of degraded crops of a set. degradation: one of DEGRADATIONS"""
+        return _normalise(self.photos.described(photo_set, self._recipe(recogniser), recogniser, degradation))
+
+    def _recipe(self, recogniser: str) -> Recipe:
+        if recogniser == DLIB_RESNET.name:
+            return Recipe((Spec(recogniser, dict(DLIB_OPTIONS)),))
+        return self.photos.recipe(recogniser)
+
+
+def _normalise(rows: Rows) -> Rows:
+    unit: Rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+    return unit
 
 
 def draws(sets: FaceSets, recogniser: str, name: str, seeds: int) -> Iterator[tuple[int, OpenSetTrial]]:

@@ -25,8 +25,8 @@ UNCALIBRATED = (
     "it with a recogniser that has a reference calibration"
 )
 UNSUPPORTED = (
-    "this gallery does not tell a threshold at an fpir as small as {:g}: its people have one face each, so that only "
-    "searches for them do. Ask for a larger fpir, or enrol more people, or second faces of some"
+    "this gallery does not tell a threshold at an fpir as small as {:g}: its people are few, or have one face each. "
+    "Ask for a larger fpir, or enrol more people, or second faces of some"
 )
 PARTIAL = (
     "this search looks at fewer faces than those by which the rate was measured, and may miss the next person: its "

@@ -12,7 +12,7 @@ from app.db.tables import DEFAULT_FPIR
 from app.galleries.measurements import DEFAULT_FMR, Measurement
 from ml.calibration import Calibration, DistanceThreshold
 from ml.distances import Distance
-from ml.identification.open_set import VERSION, OpenSetCalibration, PersonThreshold
+from ml.identification.open_set import VERSION, NameCounts, OpenSetCalibration, PersonThreshold
 from ml.identification.person_distance import DecisionRule
 from ml.indexes import OperatingPoint
 from ml.model import Model
@@ -120,24 +120,25 @@ class Scores:
     @cached_property
     def _find_person_threshold(self) -> Callable[[float, int, bool], PersonThreshold | None]:
         """Keeps the latest: all searches ask at one rate, and the interval takes longer than a search of the index."""
-        pairs = tuple({id(c): c.impostors for c in (self.calibration, self.reference) if c is not None}.values())
         known = self.open_set or OpenSetCalibration(DecisionRule())
+        is_own_known = known.named_pairs is None or not known.named_pairs.is_of_few_people
+        calibrations = (self.calibration if is_own_known else None, self.reference)
+        pairs = tuple({id(c): c.impostors for c in calibrations if c is not None}.values())
         return lru_cache(KEPT_THRESHOLDS)(
-            lambda fpir, faces, is_partial: (
-                known.pairs_threshold(fpir, faces, pairs)
-                if is_partial
-                else known.threshold(fpir, faces, pairs, self._count_nameless(faces))
+            lambda fpir, faces, is_partial: (known.pairs_threshold if is_partial else known.threshold)(
+                fpir, faces, pairs, self._count_names(faces)
             )
         )
 
-    def _count_nameless(self, faces: int) -> int | None:
-        """Return how many faces have no name at most, distractors included; None if it was not measured.
+    def _count_names(self, faces: int) -> NameCounts | None:
+        """Return how many faces have a name, and how many have none, at most; None if it was not measured.
 
-        Until it is measured again, faces that have come count as nameless, and those that have gone as named.
+        Until it is measured again, faces that have come may be either, and so may those that have gone.
         """
-        if self.calibrated_at_named_count is None:
+        measured, named = self.calibrated_at_count, self.calibrated_at_named_count
+        if named is None:
             return None
-        return max(faces, self.calibrated_at_count) - self.calibrated_at_named_count
+        return NameCounts(named + max(0, faces - measured), max(faces, measured) - named)
 
     def probability(self, distances: Distances) -> Floats | None:
         """Return the probability of one person at a prior of 0.5; None if not calibrated."""

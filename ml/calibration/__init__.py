@@ -2,6 +2,7 @@
 
 from ml.calibration.distance_map import DistanceMap
 from ml.calibration.impostor_distances import DistanceThreshold, ImpostorDistances, threshold_for_fmr
+from ml.calibration.named_pairs import NamedPairs, extrapolate_tail
 from ml.calibration.pair_sampling import (
     MAX_FACES_PER_PERSON,
     choose_faces,
@@ -18,8 +19,10 @@ __all__ = [
     "DistanceMap",
     "DistanceThreshold",
     "ImpostorDistances",
+    "NamedPairs",
     "choose_faces",
     "draw_impostor_pairs",
+    "extrapolate_tail",
     "sample_genuine",
     "sample_impostors",
     "threshold_for_fmr",

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,6 +65,14 @@ class ImpostorDistances:
         counts = np.searchsorted(ordered, kept, side="right")
         effective = np.full(len(kept), n) if people is None else effective_pairs(people[order], counts)
         return cls(n, tuple(kept.tolist()), tuple(counts.tolist()), tuple(effective.round(1).tolist()))
+
+    @classmethod
+    def from_dict(cls, stored: dict[str, Any]) -> Self:
+        """Restore what `asdict` returned, through JSON or not. Raises KeyError, TypeError or ValueError."""
+        effective = tuple(stored.get("effective", ()))
+        if len(effective) not in (0, len(stored["distances"])):
+            raise ValueError("there is not one effective number for each distance")
+        return cls(int(stored["n"]), tuple(stored["distances"]), tuple(stored["counts"]), effective)
 
     def fmr(self, distance: Distances) -> Distances:
         """Estimate the share of impostor pairs at or below each of these (n,) distances.

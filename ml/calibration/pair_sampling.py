@@ -29,6 +29,14 @@ def draw_impostor_pairs(people: Ids, n: int, seed: int) -> Ids:
     return _unique(first[differ], second[differ], len(people), n, rng)
 
 
+def draw_pairs_between(first: int, second: int, n: int, seed: int) -> Ids:
+    """Draw at most n distinct pairs of one of `first` rows and one of the `second` rows after them: (P, 2)."""
+    rng = np.random.default_rng(seed)
+    if first * second <= n:
+        return np.stack(np.meshgrid(np.arange(first), first + np.arange(second)), axis=-1).reshape(-1, 2)
+    return _unique(rng.integers(0, first, 2 * n), first + rng.integers(0, second, 2 * n), first + second, n, rng)
+
+
 def choose_faces(people: Ids, rng: np.random.Generator, limit: int = MAX_FACES_PER_PERSON) -> Ids:
     """Choose at most `limit` faces of each person at random: (K,) row numbers, rising.
 

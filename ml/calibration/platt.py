@@ -75,13 +75,7 @@ class Calibration:
     def from_dict(cls, stored: dict[str, Any]) -> Self:
         """Restore what `to_dict` returned, through JSON or not. Raises Corrupt."""
         try:
-            impostors = stored["impostors"]
-            effective = tuple(impostors.get("effective", ()))
-            if len(effective) not in (0, len(impostors["distances"])):
-                raise ValueError("there is not one effective number for each distance")
-            distribution = ImpostorDistances(
-                int(impostors["n"]), tuple(impostors["distances"]), tuple(impostors["counts"]), effective
-            )
+            distribution = ImpostorDistances.from_dict(stored["impostors"])
             return cls(float(stored["slope"]), float(stored["intercept"]), distribution)
         except (KeyError, TypeError, ValueError) as error:
             raise Corrupt(f"this is not a calibration: {error}") from error

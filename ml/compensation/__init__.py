@@ -5,7 +5,7 @@ the person. The mean and the spread of each source are learned from unlabelled f
 """
 
 from ml.compensation.correction import NO_SOURCE, SourceCompensation, SourceCorrection, Sources
-from ml.compensation.degradations import degrade_crops
+from ml.compensation.degradations import DEGRADATIONS, degrade_crops
 from ml.compensation.fit import (
     MAX_SPREAD_DIM,
     MIN_FACES_TO_CORRECT,
@@ -18,6 +18,7 @@ from ml.compensation.judgement import Decision, JudgedCompensation, judge_compen
 from ml.compensation.simulation import Describe, SimulatedFaces, simulate_sources
 
 __all__ = [
+    "DEGRADATIONS",
     "MAX_SPREAD_DIM",
     "MIN_FACES_TO_CORRECT",
     "NO_SOURCE",

@@ -8,12 +8,12 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.calibration import ImpostorDistances
+from ml.calibration import ImpostorDistances, NamedPairs, extrapolate_tail
 from ml.errors import Corrupt, WrongShape
 from ml.identification.nearness_shift import NearnessShift
 from ml.identification.person_distance import NEAREST_FACE, DecisionRule
@@ -30,14 +30,17 @@ independent pairs would predict. With pairs that the model has learned from, the
 MIN_GALLERY_SHARE = 0.5
 """Of the faces that searches were measured among, so many must be left. Among fewer people strangers have a larger lead
 over the next person, and more of them are named."""
-MIN_PAIRS = 200
-"""With fewer impostor pairs, their tail is not extrapolated."""
-TAIL_PAIRS = 9, 99
-"""The 10th and the 100th nearest pair, between which the slope of a tail is taken."""
 NOTHING_MATCHES = (-math.inf, -math.inf)
 VERSION = 4
 """1 to 3: a search might end before it knew the next people, people held out of a training had the distances of the fit
 without them, or they were searched for in several collections at once. Too many strangers were named."""
+
+
+class NameCounts(NamedTuple):
+    """How many faces of a gallery have a name, and how many have none, distractors included: at most, each."""
+
+    named: int
+    nameless: int
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,7 @@ class OpenSetCalibration:
     strangers: searches from one or two sources
     newcomer_share: of the people, those who came after the training that held people out; 0: none, or not known
     left_share: of the faces among which people held out were searched for, those that are still there
+    named_pairs: of this gallery; None: not measured, or the model has learned from its people
     optimistic: whether the model has learned from the people of the pairs, so that their distances are too large
     version: by which version it was measured, see VERSION
     """
@@ -91,19 +95,24 @@ class OpenSetCalibration:
     version: int = VERSION
     newcomer_share: float = 0.0
     left_share: float = 1.0
+    named_pairs: NamedPairs | None = None
 
     def threshold(
-        self, fpir: float, faces: int, pairs: tuple[ImpostorDistances, ...] = (), nameless_faces: int | None = None
+        self,
+        fpir: float,
+        faces: int,
+        pairs: tuple[ImpostorDistances, ...] = (),
+        names: NameCounts | None = None,
     ) -> PersonThreshold | None:
         """Return the threshold for a rate (0..1) in a gallery that now has `faces` faces; None if there is no evidence.
 
-        nameless_faces: those without a name among them; None: not known, and all may be
+        pairs: of any faces, of this gallery and of others; names: None: not known, and all may have one or none
 
         If several sources have enough searches, the strictest threshold is used. They do not decide alone, since
         strangers may rather be like others, of whom there are few: see `_compare_with_others`. People held out stand
         for all but the newcomers, whose share of the strangers is taken to be that of the people. If no
         source has enough, or if the gallery has shrunk too much since (see MIN_GALLERY_SHARE), the threshold is derived
-        from `pairs` as if each face were an independent chance of a false match, 1 - (1 - fmr)^N, at half the rate;
+        from pairs as if each face were an independent chance of a false match, 1 - (1 - fmr)^N, at half the rate;
         this names fewer strangers than requested. Raises WrongShape.
         """
         _check_rate(fpir)
@@ -111,9 +120,8 @@ class OpenSetCalibration:
         comparable = [s for s in self.strangers if faces >= min_share * s.gallery_faces]
         enough = [s for s in comparable if s.is_enough(_rate_at_measured(s, fpir, faces))]
         if not enough:
-            return self.pairs_threshold(fpir, faces, pairs)
-        distances = self._find_face_distances(fpir, faces if nameless_faces is None else nameless_faces, pairs)
-        nameless = distances or NOTHING_MATCHES
+            return self.pairs_threshold(fpir, faces, pairs, names)
+        nameless = self._find_face_distances(fpir, names.nameless if names else faces, pairs) or NOTHING_MATCHES
         supported = {s: self._from_searches(s, fpir, faces, nameless) for s in enough}
         measured = min(enough, key=lambda s: supported[s].person_distance)
         others = [s for s in comparable if s not in enough and s.source != "distractors"]
@@ -122,7 +130,7 @@ class OpenSetCalibration:
         if not others:
             return supported[measured]
         compared = self._compare_with_others(supported[measured], measured, enough, others, faces)
-        return compared or self.pairs_threshold(fpir, faces, pairs)
+        return compared or self.pairs_threshold(fpir, faces, pairs, names)
 
     def _compare_with_others(
         self,
@@ -211,33 +219,59 @@ class OpenSetCalibration:
             True, self.rule, searches.source, searches.people, searches.searches, searches.gallery_faces, 0,
         )  # fmt: skip
 
-    def pairs_threshold(self, fpir: float, faces: int, pairs: tuple[ImpostorDistances, ...]) -> PersonThreshold | None:
+    def pairs_threshold(
+        self,
+        fpir: float,
+        faces: int,
+        pairs: tuple[ImpostorDistances, ...],
+        names: NameCounts | None = None,
+    ) -> PersonThreshold | None:
         """Return the threshold from pairs alone, for searches unlike the measured ones; None if there are too few.
 
-        The nearest face alone decides, so that a search that misses faces names nobody more for it. Raises WrongShape.
+        The nearest face alone decides, so that a search that misses faces names nobody more for it. Who is named is
+        decided by the pairs of faces with a name, if these are enough. Raises WrongShape.
+
+        pairs, names: see `threshold`
         """
         _check_rate(fpir)
         distances = self._find_face_distances(fpir, faces, pairs)
         if distances is None:
             return None
+        named = self._find_named_distances(fpir, names.named if names else faces) or distances
         largest = max(self.strangers, key=lambda s: s.people, default=None)
         people, searches, measured = (largest.people, largest.searches, largest.gallery_faces) if largest else (0, 0, 0)
         missing = largest.missing_people(fpir) if largest else math.ceil(MIN_STRANGERS)
         return PersonThreshold(
-            fpir, *distances, *distances, None, None,
+            fpir, *named, *distances, None, None,
             False, NEAREST_FACE, "pairs", people, searches, measured, missing,
         )  # fmt: skip
+
+    def _find_named_distances(self, fpir: float, faces: int) -> tuple[float, float] | None:
+        """Return up to which distances a face with a name matches, and possibly matches, a stranger at this rate.
+
+        faces: how many have a name; returns None if the pairs of these are too few, or were not measured
+        """
+        if self.named_pairs is None:
+            return None
+        matching, possible = (
+            self.named_pairs.find_distance(_rate_of_pairs(rate / PAIRS_SAFETY, faces))
+            for rate in (fpir, possible_fpir(fpir))
+        )
+        return None if matching is None or possible is None else (matching, max(matching, possible))
 
     def _find_face_distances(
         self, fpir: float, faces: int, pairs: tuple[ImpostorDistances, ...]
     ) -> tuple[float, float] | None:
-        """Return the distances of a face up to which it matches, and possibly matches, a stranger at this rate.
+        """Return up to which distances a face matches, and possibly matches, a stranger at this rate.
 
         faces: how many may match; returns None if too few pairs were measured
         """
         scale = LEARNED_SAFETY if self.optimistic else PAIRS_SAFETY
         matching, possible = (
-            min((d for p in pairs if (d := _tail_distance(p, rate / scale, faces)) is not None), default=None)
+            min(
+                (d for p in pairs if (d := extrapolate_tail(p, _rate_of_pairs(rate / scale, faces))) is not None),
+                default=None,
+            )
             for rate in (fpir, possible_fpir(fpir))
         )
         return None if matching is None or possible is None else (matching, max(matching, possible))
@@ -253,7 +287,8 @@ class OpenSetCalibration:
             strangers = tuple(StrangerSearches.from_dict(s) for s in kept["strangers"])
             rule, version = DecisionRule.from_dict(kept["rule"]), int(kept.get("version", 1))
             shares = float(kept.get("newcomer_share", 0.0)), float(kept.get("left_share", 1.0))
-            return cls(rule, strangers, bool(kept["optimistic"]), version, *shares)
+            named_pairs = NamedPairs.from_dict(kept["named_pairs"]) if kept.get("named_pairs") else None
+            return cls(rule, strangers, bool(kept["optimistic"]), version, *shares, named_pairs)
         except (KeyError, TypeError, ValueError) as error:
             raise Corrupt(f"this is not an open-set calibration: {error}") from error
 
@@ -288,20 +323,6 @@ def _rate_at_measured(searches: StrangerSearches, fpir: float, faces: int) -> fl
     return min(fpir, fpir_at_size(fpir, max(1, faces), searches.gallery_faces))
 
 
-def _tail_distance(impostors: ImpostorDistances, fpir: float, faces: int) -> float | None:
-    """Return the nearest-face distance at which independent pairs would give this FPIR.
-
-    Below the smallest distances seen, the tail is extrapolated by the slope of its last decade. This falls faster than
-    a normal tail, so the threshold errs on the safe side. Of two samples that were joined, the nearest pairs may each
-    count as many of the larger one, so that kept pairs are taken, not ranks.
-    """
-    fmr = max(fpir_at_size(fpir, max(1, faces), 1), sys.float_info.min)
-    if impostors.n < MIN_PAIRS:
-        return None
-    kept = list(zip(impostors.distances, impostors.counts, strict=True))
-    (last, count), (before, larger_count) = (kept[min(index, len(kept) - 1)] for index in TAIL_PAIRS)
-    known = count / impostors.n
-    if fmr >= known:
-        return impostors.threshold(min(fmr, 1.0)).distance
-    slope = (before - last) / math.log10(larger_count / count) if larger_count > count else 0.0
-    return last - slope * math.log10(known / fmr)
+def _rate_of_pairs(fpir: float, faces: int) -> float:
+    """Return the rate of false matches of a pair at which independent faces would make up this rate of searches."""
+    return max(fpir_at_size(fpir, max(1, faces), 1), sys.float_info.min)

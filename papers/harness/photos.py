@@ -12,6 +12,7 @@ import typer
 from filelock import FileLock
 
 from app.cli.datasets import features, lfw
+from ml.compensation import degrade_crops
 from ml.files import atomic_write, hash_file
 from ml.model import Recipe
 from ml.types import CropKind, Crops, Ids, Rows, Spec
@@ -108,12 +109,17 @@ class Photos:
         """Return the (N, D) float32 rows of one feature, computed once; slow ones are stored in half precision."""
         return self.described(photo_set, self.recipe(feature), feature)
 
-    def described(self, photo_set: str, recipe: Recipe, feature: str = "") -> Rows:
-        """Return the (N, D) rows of a recipe with one descriptor. feature: the name of the file that stores them."""
+    def described(self, photo_set: str, recipe: Recipe, feature: str = "", degradation: str | None = None) -> Rows:
+        """Return the (N, D) rows of a recipe with one descriptor.
+
+        feature: the name of the file that stores them; degradation: one of DEGRADATIONS, by which crops are degraded
+        """
         [built], [spec] = recipe.built, recipe.descriptors
-        feature = feature or spec.name
+        feature = " ".join(filter(None, (feature or spec.name, degradation)))
         path = self.cache / photo_set / f"{feature}-{recipe.keys[0]}.npy"
         crops = self.crops(photo_set, built.crop)
+        if degradation and not path.exists():
+            crops = degrade_crops(crops, degradation)
         return features.load_or_describe(f"{feature}, {photo_set}", built, crops, path, keep=True)
 
     def _vocabulary(self) -> dict[str, object]:

@@ -1,6 +1,7 @@
 """What a calibration reads of a gallery, beside searches."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from app.serving.compensation.store import NO_COMPENSATION
 from app.serving.index_builder import IndexKey, build_index
 from app.serving.labels.constraints import ServedConstraints
 from app.serving.loaded_index import LoadedIndex
+from app.serving.scores import Scores
 from ml.calibration import Calibration
 from ml.distances import EUCLIDEAN
 from ml.identification.open_set import OpenSetCalibration, PersonThreshold
@@ -165,6 +167,42 @@ def test_pairs_with_distractors_of_a_poorer_camera_do_not_loosen_the_thresholds_
     threshold = Calibration.from_dict(measured).impostors.threshold(0.01)
     accepted = (EUCLIDEAN.distances(strangers, rows[:250]) <= threshold.distance).mean()
     assert 0.005 < accepted < 0.02
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_few_people_are_named_beside_distractors_that_look_alike(resources: Resources) -> None:
+    """Pairs of such distractors are all near, and nobody was named beside them."""
+    rows, _ = crowd(1_012, 3)
+    alike = rows[36:37] + np.random.default_rng(1).normal(0, 0.02, (300, 32)).astype(np.float32)
+    model = make_model("m-1", dim=32)
+    gallery = GalleryWriter(resources).make(model)
+    enrolled = rows[:36].reshape(12, 3, 32)[:, :2].reshape(24, 32)
+    gallery.add({model.id: enrolled}, [f"p{i // 2}" for i in range(24)])
+    gallery.add({model.id: alike}, [None] * 300, role="distractor")
+    scores = Scores.of(gallery_calibration.measure_gallery(resources, "staff", "identity", model), model, "identity")
+    threshold = scores.person_threshold(0.05, 324)
+    assert threshold is not None
+    assert threshold.source == "pairs"
+    probes, strangers = rows[2:36:3], rows[39::3]
+    found, named = (EUCLIDEAN.distances(queries, enrolled).min(1) <= threshold.person_distance
+                    for queries in (probes, strangers))  # fmt: skip
+    assert named.mean() <= 0.05
+    assert found.mean() > 0.5
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_many_frames_of_four_people_give_no_threshold(resources: Resources) -> None:
+    """At a threshold from their pairs, up to 22 % of strangers were named at 1 %."""
+    rows, subjects = people(4, 40)
+    model = make_model("m-1")
+    gallery = GalleryWriter(resources).make(model)
+    gallery.add({model.id: rows}, subjects)
+    for count, is_known in ((160, False), (240, True)):
+        measured = gallery_calibration.measure_gallery(resources, "staff", "identity", model)
+        scores = Scores.of(measured, replace(model, calibrations={}), "identity")
+        assert scores.calibration is not None
+        assert (scores.person_threshold(0.01, count) is not None) is is_known
+        gallery.add({model.id: people(2, 40, seed=7)[0]}, ["x"] * 40 + ["y"] * 40)
 
 
 def find_named(rows: Rows, owners: Ids, named: int, strangers: Rows, threshold: PersonThreshold) -> NDArray[np.bool_]:

@@ -13,6 +13,7 @@ from ml.distances import EUCLIDEAN, INNER_PRODUCT
 from ml.errors import Corrupt, TooFewPairs, WrongShape
 from ml.identification.nearness_shift import NearnessShift
 from ml.identification.open_set import (
+    NameCounts,
     OpenSetCalibration,
     PersonThreshold,
     possible_fpir,
@@ -279,7 +280,9 @@ def test_strangers_match_faces_without_a_name_no_more_often_than_stated() -> Non
     nameless, second = photos[::2], photos[1::2]
     nearest = EUCLIDEAN.distances(others, nameless).min(1)
     for fpir in (0.01, 0.05):
-        threshold = calibration.threshold(fpir, len(rows) + len(nameless), (pairs,), len(nameless))
+        threshold = calibration.threshold(
+            fpir, len(rows) + len(nameless), (pairs,), NameCounts(len(rows), len(nameless))
+        )
         assert threshold is not None
         assert threshold.enough
         assert (nearest <= threshold.nameless_distance).mean() <= fpir
@@ -305,11 +308,14 @@ def test_the_fewer_faces_have_no_name_the_farther_they_match() -> None:
     rows, owners = crowd(400, 3)
     calibration = calibrated(rows, owners, DecisionRule())[0]
     pairs = ImpostorDistances.of(sample_impostors(rows, owners, 100_000, 0))
-    limits = [calibration.threshold(0.01, 5000, (pairs,), count).nameless_distance for count in (10, 1000, 5000)]
+    limits = [
+        calibration.threshold(0.01, 5000, (pairs,), NameCounts(5000, count)).nameless_distance
+        for count in (10, 1000, 5000)
+    ]
     assert limits[0] > limits[1] > limits[2]
     assert limits[2] == calibration.threshold(0.01, 5000, (pairs,)).nameless_distance, "not known: all may be"
     assert calibration.threshold(0.01, 5000).nameless_distance == -np.inf, "no pairs were measured"
-    by_pairs = OpenSetCalibration(DecisionRule()).threshold(0.01, 5000, (pairs,), 10)
+    by_pairs = OpenSetCalibration(DecisionRule()).threshold(0.01, 5000, (pairs,), NameCounts(4990, 10))
     assert by_pairs.nameless_distance == by_pairs.person_distance
 
 

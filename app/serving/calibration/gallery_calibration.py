@@ -173,7 +173,7 @@ def _measure_index(
         rows, genuine_rows = index.rows(ids[sample]), index.rows(ids[genuine])
     queries = max(10, min(MAX_QUERIES, MAX_COMPARED_NUMBERS // max(1, len(ids) * index.dim)))
     speed = _measure_speed(loaded, rows[rng.permutation(len(rows))[:queries]])
-    calibration = _fit_calibration(
+    calibration = fit_gallery_pairs(
         rows, people[sample], faces.is_distractor[sample], genuine_rows, people[genuine], index.metric
     )
     if loaded.key.task != "identity":
@@ -285,7 +285,7 @@ def find_training_change(model: Model, key: IndexKey) -> int | None:
     return list_learned_changes(model.provenance).get(key.collection)
 
 
-def _fit_calibration(
+def fit_gallery_pairs(
     rows: Rows,
     people: Ids,
     is_distractor: NDArray[np.bool_],

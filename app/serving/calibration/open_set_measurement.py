@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from app.serving.loaded_index import LoadedIndex
+from ml.calibration import NamedPairs
 from ml.distances import Distance
 from ml.errors import TooFewPairs
 from ml.identification.open_set import OpenSetCalibration
@@ -28,6 +29,8 @@ MAX_DISTRACTOR_SEARCHES = 1500
 MAX_MULTIPLICATIONS = 1e11
 """The limit of work, unless it would leave fewer than MIN_SEARCHES searches."""
 MIN_COMPARED, MAX_COMPARED = 30, 300
+MAX_PAIRED_FACES = 5000
+"""Of faces with a name, and of distractors, of whose pairs a sample is measured."""
 NEAR_SHARE, MAX_EXCESS, MAX_DEVIATIONS = 0.2, 0.13, 2.0
 """The nearest fifth of strangers. How many more of the distractors may be as near as these: a share, or standard
 deviations where these are more."""
@@ -145,10 +148,26 @@ def measure_open_set(
         strangers += _summarise("distractors", search_gallery(index, people, positions, rule), len(people.ids))
     several = None if enrolled is None or learned is not None else _keep_people_with_other_faces(enrolled, people)
     newcomers = 0.0 if learned is None else _find_newcomer_share(people, probes)
+    pairs = _measure_named_pairs(index, people, probes, rng) if learned is None else None
     calibration = OpenSetCalibration(
-        rule, tuple(strangers), learned is not None, newcomer_share=newcomers, left_share=left_share
+        rule,
+        tuple(strangers),
+        learned is not None,
+        newcomer_share=newcomers,
+        left_share=left_share,
+        named_pairs=pairs,
     )
     return OpenSetMeasurement(calibration, several)
+
+
+def _measure_named_pairs(
+    index: LockedIndex, people: GalleryPeople, probes: ProbeFaces, rng: np.random.Generator
+) -> NamedPairs | None:
+    named, distractors = (
+        rng.permutation(np.flatnonzero(chosen))[:MAX_PAIRED_FACES] for chosen in (probes.is_named, probes.is_distractor)
+    )
+    rows, others = (index.rows(people.ids[positions]) for positions in (named, distractors))
+    return NamedPairs.measure(rows, people.owners[named], others, index.metric)
 
 
 def _find_newcomer_share(people: GalleryPeople, probes: ProbeFaces) -> float:
