@@ -26,7 +26,7 @@ from app.db.tables import (
 from app.galleries.erased_names import TEXT_FIELDS, UUID, ErasedNames, scrub
 from app.galleries.erasures import ERASED
 from app.galleries.protocol_files import scrub_ended_evaluations
-from app.queue.jobs import LIVE_STATES
+from app.queue.jobs import IS_LIVE, LIVE_STATES
 from app.queue.messages import Erase, Sweep
 from app.storage.text_encodings import list_normal_forms
 
@@ -107,12 +107,17 @@ def _erase_answer(session: Session, row: StoredResponse) -> None:
     session.execute(update(StoredResponse).where(*is_row).values(status=ERASED_STATUS, headers={}, body=b""))
 
 
-def scrub_job_items(database: Engine, erased: Sequence[ErasedNames], check: Check) -> dict[str, int]:
-    """Erase the items of ended photos that name a face or a person, and return erasure id -> their number."""
+def scrub_job_items(
+    database: Engine, erased: Sequence[ErasedNames], check: Check, *, is_snapshot: bool = False
+) -> dict[str, int]:
+    """Erase the items that name a face or a person, and return erasure id -> their number.
+
+    A live import keeps the items that it has still to enrol. is_snapshot: its jobs never run again
+    """
     counts = {one.erasure_id: 0 for one in erased}
     for group in _group_by_collection(erased):
-        created_at = _list_jobs(database, group)
-        for rows in _iterate_items(database, list(created_at)):
+        created_at, live = _list_jobs(database, group)
+        for rows in _iterate_items(database, list(created_at), [] if is_snapshot else live):
             check()
             for job, items in groupby(rows, key=attrgetter("job_id")):
                 earlier = [one for one in group if created_at[job] <= one.until]
@@ -140,16 +145,20 @@ def _group_by_collection(erased: Sequence[ErasedNames]) -> Iterable[list[ErasedN
     return groups.values()
 
 
-def _list_jobs(database: Engine, group: Sequence[ErasedNames]) -> dict[str, float]:
-    """List the jobs of the collection that have items and may name what is erased, with when they were created."""
-    jobs = select(Job.id, Job.created_at).where(
+def _list_jobs(database: Engine, group: Sequence[ErasedNames]) -> tuple[dict[str, float], list[str]]:
+    """List the jobs of the collection that have items and may name what is erased, and those of them that are live.
+
+    Returns id -> when the job was created, and the ids of live jobs.
+    """
+    jobs = select(Job.id, Job.created_at, IS_LIVE.label("is_live")).where(
         Job.body["collection"].as_string() == group[0].collection,
         Job.created_at <= max(one.until for one in group),
         Job.kind.not_in((Erase.kind, Sweep.kind)),
         exists().where(JobItem.job_id == Job.id),
     )
     with reading(database) as session:
-        return {row.id: row.created_at for row in session.execute(jobs.order_by(Job.id))}
+        rows = session.execute(jobs.order_by(Job.id)).all()
+    return {row.id: row.created_at for row in rows}, [row.id for row in rows if row.is_live]
 
 
 def _find_owner(item: JobItem, erased: Sequence[ErasedNames]) -> str | None:
@@ -157,38 +166,42 @@ def _find_owner(item: JobItem, erased: Sequence[ErasedNames]) -> str | None:
     return next((one.erasure_id for one in erased if one.is_whole or _is_item_about(item, one)), None)
 
 
-def _iterate_items(database: Engine, jobs: Sequence[str]) -> Iterator[Sequence[JobItem]]:
-    """Yield the ended items of these jobs in steps: of many jobs together, since each may have only a few.
+def _iterate_items(database: Engine, jobs: Sequence[str], live: Sequence[str]) -> Iterator[Sequence[JobItem]]:
+    """Yield the items of these jobs in steps: of many jobs together, since each may have only a few.
 
-    jobs: in the order of the database
+    jobs: in the order of the database; live: those of which queued items are left out
     """
     while jobs:
-        rows = _read_items(database, jobs, -1)
+        rows = _read_items(database, jobs, live, -1)
         jobs = jobs[jobs.index(rows[-1].job_id) + 1 :] if len(rows) == ROWS_PER_STEP else []
         while rows:
             yield rows
             last = rows[-1]
-            rows = _read_items(database, [last.job_id], last.number) if len(rows) == ROWS_PER_STEP else []
+            rows = _read_items(database, [last.job_id], live, last.number) if len(rows) == ROWS_PER_STEP else []
 
 
-def _read_items(database: Engine, jobs: Sequence[str], after: int) -> Sequence[JobItem]:
-    ended = (JobItem.number > after, JobItem.state != "queued", JobItem.name != ERASED)
+def _read_items(database: Engine, jobs: Sequence[str], live: Sequence[str], after: int) -> Sequence[JobItem]:
     with reading(database) as session:
-        of_jobs = select(JobItem).where(JobItem.job_id.in_(select_ids(session, jobs)), *ended)
-        return session.scalars(of_jobs.order_by(JobItem.job_id, JobItem.number).limit(ROWS_PER_STEP)).all()
+        items = select(JobItem).where(JobItem.job_id.in_(select_ids(session, jobs)))
+        items = items.where(JobItem.number > after, JobItem.name != ERASED)
+        if live:
+            items = items.where((JobItem.state != "queued") | JobItem.job_id.not_in(select_ids(session, live)))
+        return session.scalars(items.order_by(JobItem.job_id, JobItem.number).limit(ROWS_PER_STEP)).all()
 
 
 def _is_item_about(item: JobItem, erased: ErasedNames) -> bool:
     if not erased.faces.isdisjoint(item.detail.get("face_ids", ())) or item.name in erased.names:
         return True
+    if item.state == "queued" and scrub(item.detail, erased) != item.detail:
+        return True  # the manifest names the person
     return erased.is_in_folder(item.name)
 
 
-def scrub_reports(database: Engine, erased: Sequence[ErasedNames]) -> dict[str, int]:
+def scrub_reports(database: Engine, erased: Sequence[ErasedNames], *, is_snapshot: bool = False) -> dict[str, int]:
     """Erase what results, problems, reports and histories say of faces and people.
 
     Of a deleted collection, all results and problems of its jobs are erased. Photos of faces that were given to others
-    lose the name of the subject's folder.
+    lose the name of the subject's folder. A live job keeps its message. is_snapshot: its jobs never run again
     Return erasure id -> the number of changed rows.
     """
     counts = {one.erasure_id: 0 for one in erased}
@@ -205,7 +218,7 @@ def scrub_reports(database: Engine, erased: Sequence[ErasedNames]) -> dict[str, 
         jobs = (of_collection, Job.created_at <= latest)
         naming = (*jobs, Job.kind.not_in((Erase.kind, Sweep.kind)))  # a day's erasures leave thousands of results
         columns: tuple[tuple[Any, tuple[Any, ...]], ...] = (
-            (Job.body, (*naming, Job.state.not_in(LIVE_STATES))),
+            (Job.body, naming if is_snapshot else (*naming, Job.state.not_in(LIVE_STATES))),
             (Job.result, naming),
             (Job.problem, jobs),
             (Training.report, (trained,)),

@@ -11,6 +11,9 @@ from app.db.visibility import ALL_ROWS
 from app.queue.messages import MESSAGES, Message, RestoreSnapshot
 
 LIVE_STATES = ("queued", "running")
+PART = aliased(Job)
+IS_LIVE = Job.state.in_(LIVE_STATES) | exists().where(PART.parent_id == Job.id, PART.state.in_(LIVE_STATES))
+"""Whether a job or a part of it is live: a part may end after its import was cancelled."""
 MAX_TRIES = 5
 NEVER = 0.0
 """When a collection was created that does not exist: a job that is bound to it never runs."""

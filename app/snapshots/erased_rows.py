@@ -48,7 +48,8 @@ def erase_from_rows(rows: Engine, erased: Sequence[ErasedNames], check: Check) -
         known.append(one.add_names(names))
         with Session(rows) as session, session.begin():
             counts[one.erasure_id] = count + scrub_live_evaluations(session, known[-1])
-    items, reports = scrub_job_items(rows, known, check), scrub_reports(rows, known)
+    items = scrub_job_items(rows, known, check, is_snapshot=True)
+    reports = scrub_reports(rows, known, is_snapshot=True)
     return {erasure for erasure, count in counts.items() if count + items[erasure] + reports[erasure]}
 
 

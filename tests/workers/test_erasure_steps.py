@@ -185,6 +185,19 @@ def test_the_first_of_several_jobs_is_named_and_parts_of_a_cancelled_import_coun
     assert find(resources, erasure) == Blocker("j1", NOW)
 
 
+def test_parts_that_began_later_count_if_their_import_began_before(resources: Resources) -> None:
+    """Such a part reads the archive still, though the import was cancelled after the deletion."""
+    erasure = make_erasure(resources)
+    imports = {"kind": "import", "body": {"collection": "staff"}, "state": "cancelled"}
+    add(resources, Job(id="j0", started_at=EARLIER, **imports), Job(id="j1", started_at=NOW, **imports))
+    body = {"first": 0, "last": 9, "bound_to": {"staff": EARLIER}}
+    parts = {"kind": "ingest", "body": body, "started_at": NOW, "state": "running"}
+    add(resources, Job(id="p1", parent_id="j1", **parts))
+    assert find(resources, erasure) == Blocker(None, NOW)
+    add(resources, Job(id="p0", parent_id="j0", **parts))
+    assert find(resources, erasure) == Blocker("p0", NOW)
+
+
 def test_the_collections_of_a_job_are_those_of_its_run_or_of_its_message(resources: Resources) -> None:
     sources = (Source(origin="subjects"), Source(origin="subjects", collection="borrowed"))
     plan = Plan(

@@ -332,6 +332,55 @@ def test_items_of_others_and_of_what_is_to_come_are_kept(resources: Resources, v
     assert read_items(resources, job) == OWN_ITEMS
 
 
+UPLOADED = {"collection": "staff", "path": "/gone", "remove_after": True, "source": "camera of ann"}
+
+
+def store_import(
+    resources: Resources, state: str, *items: tuple[str, str, dict[str, Any]], part_state: str | None = None
+) -> str:
+    """Store an import with a part, if it has a state, and items: (state, name, detail)."""
+    with writing(resources.database) as session:
+        session.add(job := Job(kind="import", body=UPLOADED, state=state, created_at=REQUESTED_AT))
+        session.flush()
+        for number, (item_state, name, detail) in enumerate(items):
+            session.add(JobItem(job_id=job.id, number=number, name=name, state=item_state, detail=detail))
+        if part_state is not None:
+            session.add(Job(kind="ingest", body={}, state=part_state, parent_id=job.id, created_at=REQUESTED_AT))
+        return job.id
+
+
+@pytest.mark.parametrize("state", ["cancelled", "failed"])
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_items_that_an_ended_import_never_reached_are_erased(resources: Resources, state: str, is_whole: bool) -> None:
+    """They stay queued, and so does their entry of the manifest, which may name the person."""
+    listed = [
+        ("ann/1.png", {"place": [0], "size": 9, "subject": "ann"}),
+        ("1.png", {"place": [1], "size": 9, "subject": "ann"}),
+        ("2.png", {"place": [2], "size": 9, "subject": "bob", "external_id": "badge-1"}),
+        ("3.png", {"place": [3], "size": 9, "subject": "bob", "metadata": {"of": "sister of ann"}}),
+        ("4.png", {"place": [4], "size": 9, "subject": "bob"}),
+    ]
+    job = store_import(resources, state, *(("queued", *item) for item in listed), part_state="succeeded")
+    count = 5 if is_whole else 4
+    assert scrub_job_items(resources.database, [erased(is_whole=is_whole)], proceed) == {"e1": count}
+    assert read_items(resources, job) == [GONE] * count + listed[count:]
+
+
+@pytest.mark.parametrize(("import_state", "part_state"), [("running", None), ("cancelled", "running")])
+def test_items_that_an_import_has_still_to_enrol_are_kept_but_in_a_snapshot(
+    resources: Resources, import_state: str, part_state: str | None
+) -> None:
+    """A restore cancels the jobs that ran when the snapshot was taken."""
+    items = (("done", "ann/0.png", {}), ("queued", "ann/1.png", {}))
+    job = store_import(resources, import_state, *items, part_state=part_state)
+    assert scrub_job_items(resources.database, [erased()], proceed) == {"e1": 1}
+    assert read_items(resources, job) == [GONE, ("ann/1.png", {})]
+    assert erase_from_rows(resources.database, [erased()], proceed) == {"e1"}
+    assert read_items(resources, job) == [GONE, GONE]
+    with reading(resources.database) as session:
+        assert session.get_one(Job, job).body["source"] == "(erased)"
+
+
 def store_reports(resources: Resources, collection: str, created_at: float = REQUESTED_AT) -> None:
     """Store everything that may hold a report, with the subject ann in each."""
     named = {"subject": "ann", "n": 1}

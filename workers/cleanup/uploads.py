@@ -5,12 +5,11 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from sqlalchemy import ColumnElement, exists, select
-from sqlalchemy.orm import aliased
+from sqlalchemy import ColumnElement, select
 
 from app.db.session import reading
 from app.db.tables import Job
-from app.queue.jobs import LIVE_STATES
+from app.queue.jobs import IS_LIVE
 from app.queue.messages import ImportArchive, ImportEmbeddings
 from app.resources import Resources
 from app.storage.upload_names import was_receiver_killed
@@ -18,9 +17,6 @@ from workers.cleanup.steps import ORPHAN_SECONDS
 
 KILLED_SECONDS = 60.0
 """Uploads of killed processes stay for so long, as PostgreSQL may still carry out a commit that was sent before."""
-PART = aliased(Job)
-IS_LIVE = Job.state.in_(LIVE_STATES) | exists().where(PART.parent_id == Job.id, PART.state.in_(LIVE_STATES))
-"""An import and its parts read the archive, and a part may end after the import was cancelled."""
 
 
 def remove_old_uploads(resources: Resources) -> int:

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import and_, or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy import and_, exists, or_, select
+from sqlalchemy.orm import Session, aliased
 
 from app.db.tables import RESERVATION_SECONDS, Erasure, Evaluation, Job, StoredResponse, Training, now
 from app.galleries.erasures import read_until
@@ -82,15 +82,16 @@ def _find_running_snapshot(session: Session, collection: str, unserved_at: float
 def _iterate_running_jobs(session: Session, erasure: Erasure) -> Iterator[str]:
     """Yield the ids of jobs that may have read the faces, or a request that names them, before they were deleted.
 
-    A part of an import counts too: it may end after the import, which was cancelled.
+    A part of an import counts too, if the import began before: it may end after the import, which was cancelled.
     """
-    until = read_until(erasure)
+    until, parent = read_until(erasure), aliased(Job)
+    is_part = exists().where(parent.id == Job.parent_id, parent.started_at <= until)
     is_measuring = and_(  # its protocol files may name the people
         Job.kind == Evaluate.kind, Job.started_at.is_not(None), Job.created_at <= until
     )
     started = select(Job).where(
         Job.state.in_(LIVE_STATES),
-        or_(Job.started_at <= until, is_measuring),
+        or_(Job.started_at <= until, is_measuring, is_part),
         Job.kind.not_in((Erase.kind, Sweep.kind, TakeSnapshot.kind)),
     )
     for job in session.scalars(started.order_by(Job.id)):
