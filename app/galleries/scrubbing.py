@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -27,7 +28,7 @@ from app.galleries.erased_names import TEXT_FIELDS, UUID, ErasedNames, scrub
 from app.galleries.erasures import ERASED
 from app.galleries.protocol_files import scrub_ended_evaluations
 from app.queue.jobs import IS_LIVE, LIVE_STATES
-from app.queue.messages import Erase, Sweep
+from app.queue.messages import Erase, ImportArchive, ImportEmbeddings, Sweep
 from app.storage.text_encodings import list_normal_forms
 
 ROWS_PER_STEP = 500
@@ -271,9 +272,17 @@ def _scrub_column(
             if is_job and row.created_at > one.until:
                 continue
             scrubbed = _scrub_whole(column, value) if one.is_whole and is_job else scrub(value, one)
+            if is_job and column.key == Job.body.key and _has_upload(row):
+                scrubbed["path"] = value["path"]
             if scrubbed != value:
                 counts[one.erasure_id] += 1
                 setattr(row, column.key, value := scrubbed)
+
+
+def _has_upload(job: Job) -> bool:
+    """Whether an import's upload is still there. Only by its path is it known whose upload it is."""
+    is_archive = job.kind == ImportArchive.kind and job.body.get("remove_after", True)
+    return (is_archive or job.kind == ImportEmbeddings.kind) and Path(job.body["path"]).exists()
 
 
 def _scrub_whole(column: InstrumentedAttribute[Any], value: dict[str, Any]) -> dict[str, Any]:

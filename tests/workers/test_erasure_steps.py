@@ -475,6 +475,34 @@ def test_every_erasure_without_a_job_gets_one(resources: Resources) -> None:
     assert resumption.resume_erasures(resources) == 0
 
 
+@pytest.mark.parametrize("target", ["subject", "collection"])
+def test_the_uploads_of_ended_imports_are_gone_before_the_receipt_is_final(resources: Resources, target: str) -> None:
+    """No tick of a worker's schedule comes between, and the job has no path any more afterwards."""
+    uploads = {name: resources.uploads / name for name in ("archive", "vectors", "live", "other")}
+    table = uploads["vectors"].with_suffix(".csv")
+    for path in (*uploads.values(), table):
+        path.touch()
+    usual = {"created_at": EARLIER, "finished_at": EARLIER}
+    for name, path in uploads.items():
+        kind = "import-embeddings" if name == "vectors" else "import"
+        body = {"collection": "other" if name == "other" else "staff", "path": str(path), "table": str(table)}
+        state = "queued" if name == "live" else "cancelled"
+        add(resources, Job(id=name, kind=kind, body=body, state=state, **usual))
+    part = {"kind": "ingest", "body": {"bound_to": {"staff": EARLIER}}, "state": "running", "started_at": EARLIER}
+    add(resources, Job(id="part", parent_id="archive", **part))
+    erasure = make_erasure(resources, target, targets=READY)
+    complete_erasures(context(resources))
+    assert read(resources, erasure.id).state == "pending"
+    assert set(resources.uploads.iterdir()) == set(uploads.values()) - {uploads["vectors"]}
+    with writing(resources.database) as session:
+        session.get_one(Job, "part").state = "succeeded"
+    complete_erasures(context(resources))
+    assert read(resources, erasure.id).state == "final"
+    assert set(resources.uploads.iterdir()) == {uploads["live"], uploads["other"]}
+    for path in resources.uploads.iterdir():
+        path.unlink()
+
+
 @pytest.fixture
 def usual_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other tests wait less for erasures."""

@@ -18,11 +18,14 @@ from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from app.db.session import reading, writing
-from app.db.tables import Collection, Deployment, Embedding, Face, Follower, Job, JobItem, Subject, now
+from app.db.tables import Collection, Deployment, Embedding, Erasure, Face, Follower, Job, JobItem, Subject, now
 from app.enrolment.photo_analysis import EnrolmentRequest, analyse_photo
 from app.enrolment.preparation import prepare_photos
 from app.enrolment.store import EnrolmentOutcome, enrol_photos
+from app.galleries import subjects
+from app.galleries.deletion import delete_collection
 from app.jobs.schemas import ItemOut
+from app.publishing import pointers
 from app.queue import jobs
 from app.queue.messages import FitFirst, ImportArchive, IngestBatch, Sweep
 from app.resources import Resources
@@ -405,6 +408,38 @@ def test_the_archive_of_a_cancelled_import_is_deleted_once_its_parts_have_ended(
         jobs.end(session, part.id, "cancelled")
     Schedule(staff).tick()
     assert set(staff.uploads.iterdir()) == set(others[:2])
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_nothing_names_the_people_of_a_cancelled_import_after_their_erasure(staff: Resources, is_whole: bool) -> None:
+    path = uploaded(staff, PEOPLE)
+    job = asked(staff, path)
+    Worker(staff, "default").step()
+    Worker(staff, "default").step()
+    live = asked(staff, staff.uploads / "live")
+    with writing(staff.database) as session:
+        session.get_one(Job, live).not_before = now() + 60
+        session.add(JobItem(job_id=live, number=0, name="p1/1.png"))
+        jobs.cancel(session, session.get_one(Job, job))
+    with writing(staff.database) as session:
+        gallery = pointers.lock_collection(session, "staff")
+        if is_whole:
+            erasure = delete_collection(session, gallery).id
+        else:
+            erasure = subjects.erase_subject(session, gallery, session.scalars(SUBJECT_P1).one()).erasure
+    for _ in range(200):
+        Worker(staff, "default").step()
+        with reading(staff.database) as session:
+            if session.get_one(Erasure, erasure).state == "final":
+                break
+        time.sleep(0.02)
+    assert not path.exists()
+    left = {name for name in items(staff, job) if is_whole or name.startswith("p1/")} - {"(erased)"}
+    assert left == set()
+    assert set(items(staff, live)) == {"(erased)" if is_whole else "p1/1.png"}
+
+
+SUBJECT_P1 = select(Subject).where(Subject.id == "p1")
 
 
 def test_the_archive_of_an_import_whose_workers_died_is_deleted(staff: Resources) -> None:

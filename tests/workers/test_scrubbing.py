@@ -4,6 +4,7 @@ import json
 import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
@@ -379,6 +380,28 @@ def test_items_that_an_import_has_still_to_enrol_are_kept_but_in_a_snapshot(
     assert read_items(resources, job) == [GONE, GONE]
     with reading(resources.database) as session:
         assert session.get_one(Job, job).body["source"] == "(erased)"
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "is_there", "is_kept"),
+    [("import", True, True), ("import", False, False), ("folder", True, False), ("import-embeddings", True, True)],
+)
+def test_an_ended_import_keeps_the_path_of_an_upload_that_is_still_there(
+    resources: Resources, tmp_path: Path, kind: str, is_there: bool, is_kept: bool, is_whole: bool
+) -> None:
+    """Whoever removes uploads finds them by it."""
+    upload = tmp_path / "ann" / "upload"
+    upload.parent.mkdir()
+    if is_there:
+        upload.touch()
+    body = UPLOADED | {"path": str(upload), "remove_after": kind != "folder"}
+    with writing(resources.database) as session:
+        kind = kind.replace("folder", "import")
+        session.add(row := Job(kind=kind, body=body, state="cancelled", created_at=REQUESTED_AT))
+    scrub_reports(resources.database, [erased(is_whole=is_whole)])
+    with reading(resources.database) as session:
+        assert session.get_one(Job, row.id).body["path"] == (str(upload) if is_kept else "(erased)")
 
 
 def store_reports(resources: Resources, collection: str, created_at: float = REQUESTED_AT) -> None:

@@ -39,6 +39,15 @@ def remove_ended_uploads(resources: Resources) -> int:
     return _remove(path for path in paths if _get_upload_name(path) in ended)
 
 
+def remove_uploads_of(resources: Resources, collections: Iterable[str]) -> int:
+    """Remove the archives of these collections whose imports have ended, and return their number."""
+    paths = list(resources.uploads.iterdir())
+    if not paths:
+        return 0
+    ended = _list_uploads(resources, ~IS_LIVE, Job.body["collection"].as_string().in_(set(collections)))
+    return _remove(path for path in paths if _get_upload_name(path) in ended)
+
+
 def remove_abandoned_uploads(resources: Resources) -> int:
     """Remove what killed processes received and no live import reads, and return the number of files."""
     latest = time.time() - KILLED_SECONDS

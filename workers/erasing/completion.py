@@ -22,6 +22,7 @@ from app.serving.index_snapshots import SnapshotStore
 from app.storage.fingerprints import Fingerprinter
 from app.storage.text_encodings import list_text_encodings
 from workers.cleanup.stored_files import remove_unfinished_photos
+from workers.cleanup.uploads import remove_uploads_of
 from workers.context import JobContext
 from workers.erasing.blockers import find_blocker
 from workers.erasing.kept_snapshots import erase_from_kept_snapshots
@@ -40,6 +41,7 @@ def complete_erasures(context: JobContext) -> None:
     scrub_queued_evaluations(resources.database)
     erased, ready = _choose(resources)
     if erased:
+        remove_uploads_of(resources, (one.collection for one in erased))
         counts = _scrub(context, erased)
         snapshots = erase_from_kept_snapshots(context, [one for one in erased if one.erasure_id in ready])
         if ready:
