@@ -1,14 +1,18 @@
 """Start the drawing of an atlas, and read it."""
 
+from collections.abc import Mapping, Sequence
+
 from fastapi import Response
 from sqlalchemy import ColumnElement, Integer, cast, delete, func, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.atlases.schemas import AtlasOut, DensityOut, DrawIn, NeighboursOut, PointOut, PointsOut
 from app.atlases.window import WindowEdges, find_bounds, resolve_window, select_faces_in
+from app.db.id_lists import select_ids
 from app.db.lookups import get_collection
 from app.db.statement_limits import wait_for_turn
 from app.db.tables import Atlas, ClusteredFace, Face, FaceCoordinates, StoredCompensation, Subject, now
+from app.db.visibility import ALL_ROWS
 from app.deps.job_response import JobOut, point_to_job
 from app.deps.shared_schemas import SubjectRef
 from app.errors import NotFound
@@ -32,8 +36,8 @@ def start_drawing(session: Session, collection: str, task: str, body: DrawIn, re
 
 def describe_atlas(session: Session, collection: str, task: str) -> AtlasOut:
     """Describe the atlas that is shown. Raises NotFound, Busy."""
-    atlas = _get_atlas(session, collection, task)
-    with wait_for_turn():
+    with wait_for_turn(session):
+        atlas = _get_atlas(session, collection, task)
         faces = session.scalar(select(func.count()).where(FaceCoordinates.atlas_pk == atlas.pk)) or 0
         bounds = find_bounds(session, atlas)
     return AtlasOut(
@@ -54,9 +58,8 @@ def describe_atlas(session: Session, collection: str, task: str) -> AtlasOut:
 
 def count_faces(session: Session, collection: str, task: str, edges: WindowEdges, bins: int) -> DensityOut:
     """Count the faces of a window in bins x bins cells. Raises NotFound, Invalid, Busy."""
-    atlas = _get_atlas(session, collection, task)
-    with wait_for_turn():
-        return _count_faces(session, atlas, edges, bins)
+    with wait_for_turn(session):
+        return _count_faces(session, _get_atlas(session, collection, task), edges, bins)
 
 
 def _count_faces(session: Session, atlas: Atlas, edges: WindowEdges, bins: int) -> DensityOut:
@@ -73,26 +76,46 @@ def _count_faces(session: Session, atlas: Atlas, edges: WindowEdges, bins: int) 
 
 def list_points(session: Session, collection: str, task: str, edges: WindowEdges, limit: int) -> PointsOut:
     """List at most `limit` faces of a window that may be used. Raises NotFound, Invalid, Busy."""
-    atlas = _get_atlas(session, collection, task)
-    with wait_for_turn():
-        return _list_points(session, atlas, edges, limit)
+    with wait_for_turn(session):
+        atlas = _get_atlas(session, collection, task)
+        window = resolve_window(session, atlas, edges)
+        inside = select_faces_in(atlas, window)
+        faces = session.scalar(select(func.count()).select_from(FaceCoordinates).where(*inside)) or 0
+        coordinates = _read_coordinates(session, inside, limit)
+        session.rollback()  # to find all faces of the window may take seconds: who may be named is read after it
+        get_collection(session, collection)
+        return PointsOut(window=window, faces=faces, points=_read_points(session, coordinates))
 
 
-def _list_points(session: Session, atlas: Atlas, edges: WindowEdges, limit: int) -> PointsOut:
-    window = resolve_window(session, atlas, edges)
-    inside = select_faces_in(atlas, window)
-    faces = session.scalar(select(func.count()).select_from(FaceCoordinates).where(*inside)) or 0
-    points = (
-        select(FaceCoordinates.x, FaceCoordinates.y, Face, Subject, ClusteredFace.cluster_pk)
+def _read_coordinates(
+    session: Session, inside: Sequence[ColumnElement[bool]], limit: int
+) -> dict[int, tuple[float, float]]:
+    """Return face pk -> its coordinates, of the first `limit` faces that may be used, in the order of their ranks."""
+    coordinates = (
+        select(FaceCoordinates.face_pk, FaceCoordinates.x, FaceCoordinates.y)
         .join(Face, Face.pk == FaceCoordinates.face_pk)
         .outerjoin(Subject, Subject.pk == Face.subject_pk)
-        .outerjoin(ClusteredFace, ClusteredFace.face_pk == Face.pk)
         .where(*inside, may_be_used(now()))
         .order_by(FaceCoordinates.display_rank, FaceCoordinates.face_pk)
         .limit(limit)
     )
-    described = [_describe_point(*row) for row in session.execute(points)]
-    return PointsOut(window=window, faces=faces, points=described)
+    return {pk: (x, y) for pk, x, y in session.execute(coordinates)}
+
+
+def _read_points(session: Session, coordinates: Mapping[int, tuple[float, float]]) -> list[PointOut]:
+    """Describe those of these faces that may be used, in their order. coordinates: face pk -> its coordinates"""
+    # the session saw them already; restricted to their collection, SQLite would read all of its faces
+    named = (
+        select(Face, Subject, ClusteredFace.cluster_pk)
+        .outerjoin(Subject, Subject.pk == Face.subject_pk)
+        .outerjoin(ClusteredFace, ClusteredFace.face_pk == Face.pk)
+        .where(Face.pk.in_(select_ids(session, list(coordinates))), may_be_used(now()))
+    )
+    described = {
+        face.pk: _describe_point(*coordinates[face.pk], face, subject, cluster)
+        for face, subject, cluster in session.execute(named, execution_options=ALL_ROWS)
+    }
+    return [described[pk] for pk in coordinates if pk in described]
 
 
 def delete_atlas(session: Session, collection: str, task: str) -> None:

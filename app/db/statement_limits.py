@@ -64,15 +64,19 @@ def _limit_postgres(session: Session, seconds: float) -> Iterator[None]:
 
 
 @contextmanager
-def wait_for_turn() -> Iterator[None]:
+def wait_for_turn(session: Session) -> Iterator[None]:
     """Read a whole collection, or compute something of it, in a request. Raises Busy if too many do.
 
     They use the cores of this process for seconds, during which the gate would let further requests in: it takes one
     that holds its slot for long for one that waits.
+
+    session: for reading; a new transaction begins after the wait, so objects that it read before are read anew when
+    they are used
     """
     if not TURNS.acquire(timeout=MAX_TURN_WAIT_SECONDS):
         raise Busy("more requests that read whole collections arrive than can be answered in time; try again shortly")
     try:
+        session.rollback()  # on SQLite, a transaction from before the wait would not see what has changed meanwhile
         yield
     finally:
         TURNS.release()

@@ -26,7 +26,7 @@ def suggest_labels(session: Session, resources: Resources, request: SuggestIn) -
     Raises NotFound if the collection has no model for the task, Busy.
     """
     note_audited(session, [request.collection])
-    with wait_for_turn():
+    with wait_for_turn(session):
         return _suggest_labels(session, resources, request)
 
 

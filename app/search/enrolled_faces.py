@@ -74,7 +74,7 @@ def filter_faces(session: Session | None, collection: str, wanted: Filter | None
     chosen = select(Face.pk).outerjoin(Subject, Subject.pk == Face.subject_pk).where(Face.collection_id == collection)
     chosen = chosen.where(*wanted.clauses(session.get_bind().dialect.name))
     try:
-        with wait_for_turn(), limit_statements(session, MAX_FILTER_SECONDS):
+        with wait_for_turn(session), limit_statements(session, MAX_FILTER_SECONDS):
             return np.array(session.scalars(chosen).all(), np.int64)
     except StatementTooSlow as error:
         raise Invalid(

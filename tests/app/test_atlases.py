@@ -13,7 +13,7 @@ from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 from typer.testing import CliRunner
 
-from app.atlases.service import count_faces, describe_atlas, list_points
+from app.atlases.service import _read_coordinates, count_faces, describe_atlas, list_points
 from app.atlases.window import WindowEdges
 from app.cli.main import app
 from app.db.session import reading, writing
@@ -203,6 +203,48 @@ def test_reading_an_atlas_takes_turns(service: Service, monkeypatch: pytest.Monk
             with turns, pytest.raises(Busy):
                 read(session)
             assert read(session).faces == 48
+
+
+@pytest.mark.parametrize("wait", ["for a turn", "for the faces of the window"])
+def test_points_name_people_as_they_are_after_the_wait(
+    service: Service, wait: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Points were read as they were before the wait for a turn, and named people who had refused or were erased."""
+    make_gallery(service)
+    draw(service)
+    subjects = "/v1/collections/staff/subjects"
+    listed = [subject["id"] for subject in service.client.get(subjects).json()["subjects"]]
+    refusing, erased, merged, kept = listed[:4]
+
+    def change_people() -> None:
+        for answer in (
+            service.client.patch(f"{subjects}/{refusing}", json={"consent": False}),
+            service.client.delete(f"{subjects}/{erased}"),
+            service.client.post(f"{subjects}/{merged}:merge", json={"into": kept}),
+        ):
+            assert answer.status_code == 200, answer.text
+
+    class ChangingTurns:
+        def acquire(self, timeout: float) -> bool:
+            change_people()
+            return True
+
+        def release(self) -> None:
+            pass
+
+    def read_coordinates(*arguments: Any) -> Any:
+        coordinates = _read_coordinates(*arguments)
+        change_people()
+        return coordinates
+
+    if wait == "for a turn":
+        monkeypatch.setattr("app.db.statement_limits.TURNS", ChangingTurns())
+    else:
+        monkeypatch.setattr("app.atlases.service._read_coordinates", read_coordinates)
+    answer = service.client.get(f"{BASE}/points").json()
+    named = [point["subject"]["id"] for point in answer["points"] if point["subject"]]
+    assert sorted(set(named)) == sorted(listed[3:])
+    assert named.count(kept) == 8
 
 
 def test_an_atlas_can_be_deleted(service: Service) -> None:

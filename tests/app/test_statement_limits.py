@@ -3,11 +3,12 @@
 import threading
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, select, text
 
 from app.db import statement_limits
-from app.db.session import reading
-from app.db.statement_limits import StatementTooSlow, limit_statements
+from app.db.session import reading, writing
+from app.db.statement_limits import StatementTooSlow, limit_statements, wait_for_turn
+from app.db.tables import Collection
 from app.errors import Busy, Invalid
 from app.resources import Resources
 from app.search import enrolled_faces
@@ -65,3 +66,25 @@ def test_filters_take_turns(resources: Resources, monkeypatch: pytest.MonkeyPatc
         found = enrolled_faces.filter_faces(session, "c", wanted)
     assert found is not None
     assert len(found) == 3
+
+
+def test_what_changes_during_the_wait_is_seen_after_it(resources: Resources, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On SQLite, a transaction that began before the wait sees the rows as they were then."""
+    enrol(resources, "c", range(1), shots=1)
+
+    class ChangingTurns:
+        def acquire(self, timeout: float) -> bool:
+            with writing(resources.database) as session:
+                session.get_one(Collection, "c").description = "changed"
+            return True
+
+        def release(self) -> None:
+            pass
+
+    monkeypatch.setattr(statement_limits, "TURNS", ChangingTurns())
+    with reading(resources.database) as session:
+        collection = session.get_one(Collection, "c")
+        assert collection.description == ""
+        with wait_for_turn(session):
+            assert session.scalar(select(Collection.description)) == "changed"
+            assert collection.description == "changed"
