@@ -1,5 +1,6 @@
 """Suggest what to ask people next: the pairs and groups from which the next training is expected to learn most."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from sqlalchemy.orm import Session
@@ -7,7 +8,7 @@ from sqlalchemy.orm import Session
 from app.db.statement_limits import wait_for_turn
 from app.labels.cluster_schemas import ClusterFace, SuggestedCluster
 from app.labels.label_outlook import read_outlook
-from app.labels.question_faces import QuestionFaces, read_question_faces
+from app.labels.question_faces import CurrentNames, QuestionFaces, read_current_names, read_question_faces
 from app.labels.schemas import OutlookOut, SuggestedPair, SuggestIn, SuggestionsOut
 from app.publishing.pointers import get_deployment
 from app.resources import Resources
@@ -40,10 +41,13 @@ def _suggest_labels(session: Session, resources: Resources, request: SuggestIn) 
     answer = SuggestionsOut(model=champion.id, pairs=[], clusters=[], outlook=_describe_outlook(outlook))
     if request.kind == "clusters":
         questions = choose_clusters(faces.rows, faces.subjects, champion.metric, faces.answers, request.limit)
-        answer.clusters = [_describe_cluster(faces, question, points) for question in questions]
+        numbers = [number for question in questions for number in question.faces.tolist()]
+        names = read_current_names(session, request.collection, faces.pks[numbers].tolist())
+        answer.clusters = _describe_clusters(faces, names, questions, points)
     else:
+        names = read_current_names(session, request.collection, faces.pks[suggestions.pairs.ravel()].tolist())
         calibration = champion.calibrations.get(request.task)
-        answer.pairs = _describe_pairs(faces, suggestions, calibration, points)[: request.limit]
+        answer.pairs = _describe_pairs(faces, names, suggestions, calibration, points)[: request.limit]
     return answer
 
 
@@ -58,8 +62,13 @@ def _describe_outlook(outlook: LabelOutlook | None) -> OutlookOut | None:
 
 
 def _describe_pairs(
-    faces: QuestionFaces, suggestions: PairSuggestions, calibration: Calibration | None, points: float | None
+    faces: QuestionFaces,
+    names: CurrentNames,
+    suggestions: PairSuggestions,
+    calibration: Calibration | None,
+    points: float | None,
 ) -> list[SuggestedPair]:
+    """Describe the pairs of which both faces may be used."""
     similarities = [None] * len(suggestions.pairs)
     if calibration is not None:
         similarities = calibration.similarity(suggestions.distances).tolist()
@@ -67,22 +76,30 @@ def _describe_pairs(
         SuggestedPair(
             face_a=faces.face_ids[first],
             face_b=faces.face_ids[second],
-            subject_a=faces.subject_ids[first],
-            subject_b=faces.subject_ids[second],
+            subject_a=names[faces.pks[first]],
+            subject_b=names[faces.pks[second]],
             distance=float(suggestions.distances[k]),
             similarity=similarities[k],
             same_probability=float(suggestions.probabilities[k]),
             expected_gain=None if points is None else points * float(suggestions.values[k]),
         )
         for k, (first, second) in enumerate(suggestions.pairs.tolist())
+        if faces.pks[first] in names and faces.pks[second] in names
     ]
 
 
-def _describe_cluster(faces: QuestionFaces, question: ClusterQuestion, points: float | None) -> SuggestedCluster:
-    return SuggestedCluster(
-        faces=[
-            ClusterFace(face_id=faces.face_ids[k], subject_id=faces.subject_ids[k]) for k in question.faces.tolist()
-        ],
-        same_probability=question.probability,
-        expected_gain=None if points is None else points * question.value,
-    )
+def _describe_clusters(
+    faces: QuestionFaces, names: CurrentNames, questions: Sequence[ClusterQuestion], points: float | None
+) -> list[SuggestedCluster]:
+    """Describe the groups of which every face may be used."""
+    return [
+        SuggestedCluster(
+            faces=[
+                ClusterFace(face_id=faces.face_ids[k], subject_id=names[faces.pks[k]]) for k in question.faces.tolist()
+            ],
+            same_probability=question.probability,
+            expected_gain=None if points is None else points * question.value,
+        )
+        for question in questions
+        if names.keys() >= set(faces.pks[question.faces].tolist())
+    ]

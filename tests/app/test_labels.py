@@ -226,6 +226,54 @@ def test_suggestions_use_labels_of_faces_outside_the_sample(service: Service, mo
     assert sorted(received[0].same.tolist()) == [False, False, True]
 
 
+SUBJECT = "/v1/collections/c/subjects/p0"
+CHANGES = {
+    "refused": ("PATCH", SUBJECT, {"consent": False}),
+    "expired": ("PATCH", SUBJECT, {"retain_until": "2020-01-01T00:00:00Z"}),
+    "erased": ("DELETE", SUBJECT, None),
+    "merged": ("POST", f"{SUBJECT}:merge", {"into": "p1"}),
+    "collection deleted": ("DELETE", "/v1/collections/c", None),
+}
+
+
+def list_suggested_subjects(answer: dict[str, Any]) -> set[str | None]:
+    of_pairs = {pair[end] for pair in answer["pairs"] for end in ("subject_a", "subject_b")}
+    return of_pairs | {face["subject_id"] for cluster in answer["clusters"] for face in cluster["faces"]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"), [*(("pairs", change) for change in CHANGES), ("clusters", "refused"), ("clusters", "merged")]
+)
+def test_suggestions_name_people_as_they_are_once_the_questions_are_chosen(
+    service: Service, kind: str, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To choose takes seconds; answers named people who were erased, had refused or were merged meanwhile."""
+    people = [enrol(service.resources, "c", [who], shots=4, strength=0.3, named=False) for who in (71, 72, 73)]
+    for number, faces in enumerate(people):
+        patched = service.client.patch(f"/v1/collections/c/faces/{faces[0].face_id}", json={"subject": f"p{number}"})
+        assert patched.status_code == 200, patched.text
+    body = {"collection": "c", "kind": kind, "limit": 40}
+    method, path, changed = CHANGES[change]
+    before = service.client.post("/v1/labels:suggest", json=body).json()
+    assert {"p0", "p1"} <= list_suggested_subjects(before)
+
+    def choose_and_change(*arguments: Any) -> Any:
+        chosen = choose_pairs(*arguments)
+        answer = service.client.request(method, path, json=changed)
+        assert answer.is_success, answer.text
+        return chosen
+
+    monkeypatch.setattr(label_suggestions, "choose_pairs", choose_and_change)
+    answer = service.client.post("/v1/labels:suggest", json=body)
+    if change == "collection deleted":
+        assert (answer.status_code, answer.json()["code"]) == (404, "ResourceNotFound")
+        return
+    assert answer.status_code == 200
+    assert answer.json()[kind], "the others are suggested still"
+    assert "p0" not in list_suggested_subjects(answer.json())
+    assert people[0][0].face_id not in answer.text or change == "merged"
+
+
 def test_pairs_that_follow_from_labels_are_not_suggested(service: Service) -> None:
     faces = enrol(service.resources, "small", [60], shots=4, named=False)
     labels = [pair(a, b, by=by) for a, b in itertools.pairwise(faces) for by in ("ana", "ben")]
