@@ -1,6 +1,7 @@
 """Start the drawing of an atlas, and read it."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fastapi import Response
 from sqlalchemy import ColumnElement, Integer, cast, delete, func, select
@@ -104,18 +105,16 @@ def _read_coordinates(
 
 def _read_points(session: Session, coordinates: Mapping[int, tuple[float, float]]) -> list[PointOut]:
     """Describe those of these faces that may be used, in their order. coordinates: face pk -> its coordinates"""
-    # the session saw them already; restricted to their collection, SQLite would read all of its faces
+    shown = Face.pk, Face.face_id, Face.role, Face.source, Subject.id, Subject.external_id, ClusteredFace.cluster_pk
     named = (
-        select(Face, Subject, ClusteredFace.cluster_pk)
+        select(*shown)
         .outerjoin(Subject, Subject.pk == Face.subject_pk)
         .outerjoin(ClusteredFace, ClusteredFace.face_pk == Face.pk)
         .where(Face.pk.in_(select_ids(session, list(coordinates))), may_be_used(now()))
     )
-    described = {
-        face.pk: _describe_point(*coordinates[face.pk], face, subject, cluster)
-        for face, subject, cluster in session.execute(named, execution_options=ALL_ROWS)
-    }
-    return [described[pk] for pk in coordinates if pk in described]
+    # the session saw them already; restricted to their collection, SQLite would read all of its faces
+    rows = {row.pk: row for row in session.execute(named, execution_options=ALL_ROWS)}
+    return [_describe_point(*coordinates[pk], rows[pk]) for pk in coordinates if pk in rows]
 
 
 def delete_atlas(session: Session, collection: str, task: str) -> None:
@@ -154,13 +153,14 @@ def _number_cells(
     return cast(scaled if session.get_bind().dialect.name == "sqlite" else func.floor(scaled), Integer)
 
 
-def _describe_point(x: float, y: float, face: Face, subject: Subject | None, cluster: int | None) -> PointOut:
+def _describe_point(x: float, y: float, row: Any) -> PointOut:
+    """row: of `_read_points`"""
     return PointOut(
-        face_id=face.face_id,
+        face_id=row.face_id,
         x=x,
         y=y,
-        role="distractor" if face.role == "distractor" else "gallery",
-        source=face.source,
-        subject=subject and SubjectRef(id=subject.id, external_id=subject.external_id),
-        cluster=cluster if subject is None else None,
+        role="distractor" if row.role == "distractor" else "gallery",
+        source=row.source,
+        subject=None if row.id is None else SubjectRef(id=row.id, external_id=row.external_id),
+        cluster=row.cluster_pk if row.id is None else None,
     )
