@@ -68,9 +68,11 @@ class Application:
             body = b" ".join(name for name, _ in scope["headers"])
         headers = [(b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        step = LARGE_BYTES if scope["path"] == "/whole" else 65_536
-        for start in range(0, len(body), step):
-            await send({"type": "http.response.body", "body": body[start : start + step], "more_body": True})
+        if scope["path"] == "/whole":
+            await send({"type": "http.response.body", "body": body})
+            return
+        for start in range(0, len(body), 65_536):
+            await send({"type": "http.response.body", "body": body[start : start + 65_536], "more_body": True})
         await send({"type": "http.response.body"})
 
 
@@ -84,11 +86,12 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
         yield from run_server(listener)
 
 
-def run_server(listener: socket.socket) -> Iterator[SimpleNamespace]:
-    """Run a server on a socket."""
+def run_server(listener: socket.socket, **options: Any) -> Iterator[SimpleNamespace]:
+    """Run a server on a socket. options: of uvicorn.Config"""
     application = Application()
     application_with_limits = UnreadBodyMiddleware(application)
-    config = configure_server(application_with_limits, Settings(), lifespan="off", timeout_keep_alive=0)  # not used
+    options |= {"lifespan": "off", "timeout_keep_alive": 0}  # the latter is not used
+    config = configure_server(application_with_limits, Settings(), **options)
     running = DrainingServer(config)
     thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
@@ -366,6 +369,85 @@ def test_a_client_that_reads_slowly_gets_its_whole_answer(server: SimpleNamespac
             received += b"".join(connection.recv(65_536) for _ in range(30))
         answer = read_answer(connection, received)
     assert (len(answer.body), answer.is_closed) == (LARGE_BYTES, True)
+
+
+READ_SECONDS = 0.6
+
+
+def read_slowly(connection: socket.socket, seconds: float, part_bytes: int = 20_000) -> int:
+    """Read parts of an answer for some time, or until it ends. Returns how many bytes were read."""
+    received, until = 0, time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            part = connection.recv(part_bytes)
+        except ConnectionResetError:
+            break
+        if not part:
+            break
+        received += len(part)
+        time.sleep(0.02)
+    return received
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("ending", ["keep-alive", "close"])
+def test_an_answer_that_is_not_read_in_time_is_cut_off(monkeypatch: pytest.MonkeyPatch, ending: str, loop: str) -> None:
+    """A slow reader got a photo for hours after the face was erased and the key revoked."""
+    monkeypatch.setattr(connections, "SWEEP_SECONDS", 0.05)
+    monkeypatch.setattr(progress, "MAX_READ_SECONDS", READ_SECONDS)
+    monkeypatch.setattr(progress, "MIN_READ_RATE", 2**40)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        for server in run_server(listener, loop=loop):
+            with socket.socket() as connection:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+                connection.connect(("127.0.0.1", server.port))
+                connection.sendall(b"GET /whole HTTP/1.1\r\nHost: x\r\nConnection: %s\r\n\r\n" % ending.encode())
+                started = time.monotonic()
+                received = read_slowly(connection, MAX_SECONDS)
+                assert READ_SECONDS < time.monotonic() - started < MAX_SECONDS - 1
+                assert 0 < received < LARGE_BYTES / 4, "the rest was not sent"
+            wait_until_closed(server)
+            with connect(server.port) as connection:
+                connection.sendall(b"GET /whole HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                assert len(read_answer(connection).body) == LARGE_BYTES, "who reads is answered"
+
+
+def test_a_small_answer_that_is_not_read_in_time_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system had taken it over, and would have sent it at any time later."""
+    monkeypatch.setattr(connections, "SWEEP_SECONDS", 0.05)
+    monkeypatch.setattr(progress, "MAX_READ_SECONDS", READ_SECONDS)
+    request = b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n"
+    monkeypatch.setattr("tests.app.test_connections.LARGE_BYTES", 60_000)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        for server in run_server(listener):
+            with socket.socket() as connection:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+                connection.connect(("127.0.0.1", server.port))
+                connection.sendall(request)
+                time.sleep(READ_SECONDS / 4)
+                assert server.count() == 1
+                assert server.unsent() == 0
+                wait_until_closed(server)
+                assert read_slowly(connection, MAX_SECONDS) < 60_000
+
+
+def test_a_client_that_reads_is_not_cut_off_whatever_it_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Something is on its way to it whenever the register looks, but each answer is read in time."""
+    monkeypatch.setattr(connections, "SWEEP_SECONDS", 0.01)
+    monkeypatch.setattr(progress, "MAX_READ_SECONDS", READ_SECONDS / 2)
+    monkeypatch.setattr("tests.app.test_connections.LARGE_BYTES", 1_000_000)
+    request = b"GET /whole HTTP/1.1\r\nHost: x\r\n\r\n"
+    closing = request.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        for server in run_server(listener):
+            with connect(server.port) as connection:
+                connection.sendall(request * 19 + closing)
+                started, received = time.monotonic(), 0
+                while part := connection.recv(100_000):
+                    received += len(part)
+                    time.sleep(0.01)
+            assert time.monotonic() - started > 2 * READ_SECONDS
+            assert received > 20 * 1_000_000
 
 
 def test_the_answers_that_nobody_reads_are_limited_together(

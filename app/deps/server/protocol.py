@@ -12,7 +12,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from app.deps.server.connections import ConnectionRegister, format_address
-from app.deps.server.progress import Stall
+from app.deps.server.progress import AnswerDeadline, Stall, discard_queued_bytes, limit_queued_bytes
 from app.deps.server.refusals import render_refusal
 from app.deps.server.whole_answers import EXTENSION, Headers, send_whole
 from app.errors import AppError, Busy, HeadersTooLarge, Invalid, RequestTimeout
@@ -68,6 +68,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self.refused_at: float | None = None
         self.refused_bytes = 0
         self.body_stall, self.answer_stall = Stall(), Stall()
+        self.answer_deadline = AnswerDeadline()
         self.running: RequestResponseCycle | None = None  # the request that is answered; `cycle` is the one parsed last
 
     def connection_made(self, transport: Any) -> None:
@@ -78,6 +79,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             return
         if self.client is not None and self.client[0].startswith(IPV4_MAPPED):
             self.client = format_address(self.client[0]) or self.client[0], self.client[1]
+        if transport.get_extra_info("socket") is not None:
+            limit_queued_bytes(transport.get_extra_info("socket"))
         self._enter(Phase.REQUEST)
         self.answer_stall.restart(0, self.phase_began_at)
         if reason := self.register.add(self, self.client[0] if self.client else ""):
@@ -177,6 +180,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Go on with the next request. uvicorn's own would set a timer as well, for what `check_progress` limits."""
         self.server_state.total_requests += 1
+        self.answer_deadline.has_new_answer = True
         if self.phase is Phase.ANSWER and not self.pipeline:
             self._enter(Phase.REQUEST)
         if self.transport.is_closing():
@@ -232,7 +236,10 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if not unsent_bytes:
             self.answer_stall.restart(0, now)
         elif self.answer_stall.is_over(-unsent_bytes, now):
-            self.transport.abort()
+            self._cut_off()
+            return
+        if self._has_read_too_slowly(unsent_bytes, now):
+            self._cut_off()
             return
         waited_seconds = now - self.phase_began_at
         if self.refused_at is not None:
@@ -246,6 +253,16 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._refuse(RequestTimeout(f"the headers were not complete within {MAX_HEADER_SECONDS:.0f} seconds"))
         elif self.phase is Phase.REQUEST and waited_seconds > self._find_max_idle_seconds():
             self.transport.close()
+
+    def _has_read_too_slowly(self, unsent_bytes: int, now: float) -> bool:
+        if self.transport.is_closing() and not unsent_bytes:
+            return False  # the number of its socket may be another one's already
+        return self.answer_deadline.is_over(self.transport.get_extra_info("socket"), unsent_bytes, now)
+
+    def _cut_off(self) -> None:
+        """Close the connection, and have the system send no more of its answer."""
+        discard_queued_bytes(self.transport.get_extra_info("socket"))
+        self.transport.abort()
 
     def _find_max_idle_seconds(self) -> float:
         if self.cycle is None:
