@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -583,20 +584,23 @@ def test_a_gallery_is_measured_when_a_tenth_of_its_people_have_come_or_gone_with
     assert count_strangers(engine) == (111 if is_measured_again else 100)
 
 
-@pytest.mark.parametrize("has_refused", [False, True])
+@pytest.mark.parametrize("how", ["deleted", "refused", "expired"])
 def test_a_gallery_is_measured_when_a_tenth_of_its_people_have_gone_or_refused(
-    resources: Resources, engine: Engine, has_refused: bool
+    resources: Resources, engine: Engine, how: str
 ) -> None:
+    """If their time runs out, nothing changes at that moment."""
     gallery = GalleryWriter(resources).make(MODEL)
     gallery.add({MODEL.id: people(60, 6)[0]}, people(60, 6)[1])
     gallery.add({MODEL.id: people(60, 1, seed=3)[0]}, [f"q{i}" for i in range(60)])
     until(lambda: count_strangers(engine) == 120)
     with writing(resources.database) as session:
         for i in range(13):  # 3 % of the faces
-            if has_refused:
-                change_subject(session, "staff", f"q{i}", SubjectIn(consent=False))
-            else:
+            if how == "deleted":
                 delete_subject(session, "staff", f"q{i}")
+            else:
+                soon = datetime.fromtimestamp(now() + 2, UTC).isoformat()
+                values = {"retain_until": soon} if how == "expired" else {"consent": False}
+                change_subject(session, "staff", f"q{i}", SubjectIn.model_validate(values))
     resources.notifier.notify("changes")
     until(lambda: count_strangers(engine) == 107)
 

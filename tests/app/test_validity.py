@@ -11,12 +11,12 @@ import pytest
 from sqlalchemy import select, update
 
 from app.db.session import reading, writing
-from app.db.tables import Deployment, Embedding, Face, Subject, now
+from app.db.tables import Collection, Deployment, Embedding, Face, Subject, now
 from app.errors import Conflict
 from app.resources import Resources
 from app.search.decision import OUTDATED, RankedMatch, decide, make_person_threshold
 from app.serving.calibration import gallery_calibration
-from app.serving.calibration.schedule import CalibrationSchedule
+from app.serving.calibration.schedule import CalibrationSchedule, needs_recalibration
 from app.serving.calibration.validity_check import Checked
 from app.serving.deployments import UNCHECKED, Validity
 from app.serving.engine import Engine, open_engine
@@ -195,16 +195,58 @@ def change_subject(gallery: GalleryWriter, subject: str, **values: Any) -> int:
     return int(change)
 
 
-def test_a_gallery_that_is_replaced(gallery: GalleryWriter, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("has_refused", [False, True])
+def test_a_gallery_that_is_replaced(
+    gallery: GalleryWriter, engine: Engine, monkeypatch: pytest.MonkeyPatch, has_refused: bool
+) -> None:
     with monkeypatch.context() as patches:
         patches.setattr(CalibrationSchedule, "renew_if_due", lambda *_: None)
-        gallery.remove(gallery.pks[: PEOPLE * PHOTOS * 3 // 4])
+        if has_refused:
+            for number in range(PEOPLE * 3 // 4):
+                change_subject(gallery, f"p{number:03}", consent=False)
+        else:
+            gallery.remove(gallery.pks[: PEOPLE * PHOTOS * 3 // 4])
         rows, names = people(PEOPLE, 1, dim=DIM, seed=5, spread=0.5)
         gallery.add({MODEL.id: rows}, [f"n{name}" for name in names])
         wait_for(lambda: read_validity(engine).is_outdated, 10)
         assert read_validity(engine).is_due
     wait_until_measured(engine, len(gallery.pks))
     wait_for(lambda: read_validity(engine) == UNCHECKED, 10)
+
+
+@pytest.mark.parametrize(("left", "more"), [(20, 0), (10, 40)], ids=["shrunk", "replaced"])
+def test_a_gallery_of_less_than_100_faces_does_not_keep_the_threshold_of_a_larger_one(
+    gallery: GalleryWriter, engine: Engine, monkeypatch: pytest.MonkeyPatch, left: int, more: int
+) -> None:
+    with monkeypatch.context() as patches:
+        patches.setattr(CalibrationSchedule, "renew_if_due", lambda *_: None)
+        gallery.remove(gallery.pks[left * PHOTOS :])
+        rows, names = people(more, 1, dim=DIM, seed=5, spread=0.5)
+        if more:
+            gallery.add({MODEL.id: rows}, [f"n{name}" for name in names])
+        change = read_change(gallery)
+        wait_for(lambda: find_checked(engine).change == change, 20)
+        assert read_validity(engine).is_outdated == read_validity(engine).is_due == bool(more)
+    wait_until_measured(engine, len(gallery.pks))
+    wait_for(lambda: read_validity(engine) == UNCHECKED, 10)
+    measured = engine.registry.all()[0].scores[MODEL.id].open_set
+    assert measured is not None
+    assert [searches.gallery_faces for searches in measured.strangers] == [len(gallery.pks)]
+
+
+def test_when_a_small_gallery_is_measured_again() -> None:
+    assert not needs_recalibration(99, 0, is_idle=True, changed_share=1.0), "one that never was"
+    assert needs_recalibration(98, 188, is_idle=True)
+    assert not needs_recalibration(98, 188, is_idle=False)
+    assert not needs_recalibration(20, 10, is_idle=True), "no more than one of 100 faces"
+    assert needs_recalibration(21, 10, is_idle=True)
+    assert needs_recalibration(10, 10, is_idle=True, changed_share=0.2)
+    assert needs_recalibration(100, 0, is_idle=False)
+
+
+def read_change(gallery: GalleryWriter) -> int:
+    with reading(gallery.resources.database) as session:
+        return session.get_one(Collection, gallery.collection).change
 
 
 def test_a_gallery_whose_faces_are_changed_is_not_replaced(

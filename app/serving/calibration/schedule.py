@@ -19,7 +19,8 @@ from app.serving.loaded_index import LoadedIndex
 from app.serving.scores import Scores
 
 MIN_FACES_TO_CALIBRATE = 100
-"""Smaller galleries have too few pairs to estimate a false-match rate."""
+"""Smaller galleries have too few pairs to estimate a false-match rate. They are measured only if they were before, as
+one that has shrunk: what was measured does not hold for another gallery, however small it is."""
 RECALIBRATION_CHANGE_RATIO = 0.1
 
 
@@ -33,9 +34,9 @@ class CalibrationSchedule:
         self.resources, self.tasks, self.idle_seconds = resources, tasks, idle_seconds
         self._started_for: dict[IndexKey, tuple[int | None, int, float]] = {}
         """Of the last calibration that was started: the change of the one before, all faces, and the changed share."""
-        self._changed_counts: dict[IndexKey, tuple[tuple[int, int], int, int, float]] = {}
-        """Two changes of a collection, how many faces and named faces, and which part of the people, have changed
-        between them."""
+        self._changed_counts: dict[IndexKey, tuple[tuple[int, int, int], int, int, float]] = {}
+        """Two changes of a collection and how many more faces may not be used, without a change too: how many faces and
+        named faces, and which part of the people, have changed between them."""
 
     def renew_if_due(self, session: Session, served: ServedDeployment) -> None:
         """Start a new calibration of the champion if enough faces or names have changed since the last one.
@@ -98,16 +99,17 @@ class CalibrationSchedule:
         """
         since, change = scores.calibrated_at_change, index.state.change
         named_count = max(MIN_FACES_TO_CALIBRATE, scores.calibrated_at_named_count or 0)
-        if since is None or index.state.vectors < MIN_FACES_TO_CALIBRATE:
+        if since is None or not (scores.calibrated_at_count or index.state.vectors >= MIN_FACES_TO_CALIBRATE):
             return 0.0
+        face_count = max(MIN_FACES_TO_CALIBRATE, scores.calibrated_at_count)
         known, changed, named, people = self._changed_counts.get(index.key, (None, 0, 0, 0.0))
-        if known != (since, change):
-            changed = count_changed_faces(session, index.key.collection, since, scores.calibrated_at_count)
+        if known != (since, change, refused_count):
+            changed = count_changed_faces(session, index.key.collection, since, face_count)
             named = count_changed_faces(session, index.key.collection, since, named_count, only_named=True)
             gone = scores.calibrated_at_count + changed - index.state.vectors
             people = find_changed_people(session, index.key.collection, since, scores, gone + named + refused_count)
-            self._changed_counts[index.key] = (since, change), changed, named, people
-        of_all = max(people, changed / max(1, scores.calibrated_at_count))
+            self._changed_counts[index.key] = (since, change, refused_count), changed, named, people
+        of_all = max(people, changed / face_count)
         if scores.calibrated_at_named_count is None:  # by an earlier version, which took no labels into account
             return 1.0 if labelled_count else of_all
         named += abs(labelled_count - scores.calibrated_at_labelled_count)
@@ -119,13 +121,15 @@ class CalibrationSchedule:
 def needs_recalibration(face_count: int, calibrated_at_count: int, is_idle: bool, changed_share: float = 0.0) -> bool:
     """Whether to calibrate again: at once if the gallery has doubled, and after a change of 10 % if it is idle.
 
+    Ten per cent of MIN_FACES_TO_CALIBRATE at least. A smaller gallery never has doubled.
+
     changed_share: of the faces, what has changed otherwise since the last calibration
     """
-    if face_count < MIN_FACES_TO_CALIBRATE:
+    if face_count < MIN_FACES_TO_CALIBRATE and not calibrated_at_count:
         return False
-    growth = abs(face_count - calibrated_at_count) / max(1, calibrated_at_count)
+    growth = abs(face_count - calibrated_at_count) / max(MIN_FACES_TO_CALIBRATE, calibrated_at_count)
     is_changed = max(changed_share, growth) > RECALIBRATION_CHANGE_RATIO
-    return face_count >= 2 * calibrated_at_count or (is_idle and is_changed)
+    return face_count >= max(MIN_FACES_TO_CALIBRATE, 2 * calibrated_at_count) or (is_idle and is_changed)
 
 
 def count_changed_faces(

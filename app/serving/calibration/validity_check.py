@@ -22,7 +22,6 @@ from app.serving.calibration.gallery_calibration import find_training_change
 from app.serving.calibration.gallery_faces import GalleryFaces, read_faces, read_refused_faces
 from app.serving.calibration.learned_gallery import read_learned_gallery
 from app.serving.calibration.open_set_measurement import REPORTED_FPIRS, LockedIndex
-from app.serving.calibration.schedule import MIN_FACES_TO_CALIBRATE
 from app.serving.deployments import ServedDeployment, Validity
 from app.serving.faces.columns import DISTRACTOR
 from app.serving.index_builder import COLLECTION
@@ -213,8 +212,12 @@ def check(resources: Resources, index: LoadedIndex, measured: Measured, known: C
 
 
 def _judge(measured: Measured, hubs: frozenset[int], faces: int, left: int) -> Validity:
-    """Return what follows from the hubs, and from how many faces there are. left: of these, how many were measured"""
-    is_outdated = faces >= MIN_FACES_TO_CALIBRATE and left < MIN_GALLERY_SHARE * min(measured.faces, faces)
+    """Return what follows from the hubs, and from how many faces there are. left: of these, how many were measured
+
+    Those who refused since count as measured.
+    """
+    faces, left = faces - max(0, measured.ended), left - max(0, measured.ended)
+    is_outdated = left < MIN_GALLERY_SHARE * min(measured.faces, faces)
     has_named = any(not owner % 2 or owner // 2 in measured.labelled for owner in hubs)
     return Validity(hubs, is_outdated, is_outdated or (has_named and measured.trained_at is None))
 
