@@ -36,15 +36,15 @@ def measure(rows: Rows, people: Ids, enrolled: int, seed: int) -> list[float]:
         Trial(trial.rows[is_measured], trial.subjects[is_measured], trial.strangers, trial.second)
     )
     threshold = gallery.threshold
-    level = Level(FPIR, threshold.person_distance, threshold.nameless_distance, gallery.rule.margin_weight)
+    level = Level(FPIR, threshold.person_distance, threshold.nameless_distance, gallery.rule)
     owners = np.where(trial.subjects < 0, 2 * np.arange(len(trial.rows)) + 1, 2 * trial.subjects)
     probes = StrangerProbes.draw(gallery.index, gallery.people, owners[is_measured], PROBES)
     checked = ~is_measured | (trial.subjects < 0)
-    ordinary = NewHubs(probes).add(trial.rows[checked], *[owners[checked]] * 2, EUCLIDEAN, [level]).find(together=True)
+    ordinary = NewHubs(probes).add(trial.rows[checked], owners[checked], EUCLIDEAN, [level]).find(together=True)
     middle = trial.rows[is_measured].mean(0, keepdims=True)
     middle /= np.linalg.norm(middle)
     nobody = np.array([2 * int(people.max()) + 2], np.int64)
-    is_hub = bool(NewHubs(probes).add(middle, nobody, nobody, EUCLIDEAN, [level]).find(together=True))
+    is_hub = bool(NewHubs(probes).add(middle, nobody, EUCLIDEAN, [level]).find(together=True))
     subjects = np.append(trial.subjects[is_measured], people.max() + 1)
     with_middle = MeasuredGallery.measure(
         Trial(np.concatenate([trial.rows[is_measured], middle]), subjects, trial.strangers, trial.second)

@@ -13,8 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.distances import Distance
-from ml.identification.person_distance import Shortlist
-from ml.identification.searches import Flags, GalleryPeople, SearchableIndex, SearchOutcomes, list_people
+from ml.identification.person_distance import DecisionRule, Shortlist
+from ml.identification.searches import (
+    Flags,
+    GalleryPeople,
+    SearchableIndex,
+    SearchOutcomes,
+    TemplateCache,
+    list_people,
+)
+from ml.identification.templates import group_template_distances
 from ml.types import Ids, Rows
 
 Floats = NDArray[np.float64]
@@ -27,33 +35,36 @@ EXTRA_STRANGERS = 2
 A face without a name may match as many strangers as the rate allows altogether, and so many more: where it is the only
 one, half of them are expected.
 """
-FACES_PER_BATCH = 2_048
+FACES_PER_BATCH, PROBES_PER_BATCH = 2_048, 256
 
 
 @dataclass(frozen=True)
 class Level:
     """The thresholds at one rate of strangers named, 0 to 1.
 
-    person_distance: of people with a name; face_distance: of faces without one; margin_weight: see `DecisionRule`
+    person_distance: of people with a name, by this rule; face_distance: of faces without one
     """
 
     fpir: float
     person_distance: float
     face_distance: float
-    margin_weight: float
+    rule: DecisionRule
 
 
 @dataclass(frozen=True, eq=False)
 class StrangerProbes:
     """Searches for people of the gallery without their own faces, which stand for strangers.
 
-    rows: (S, d) their faces; owners: (S,) their people; next_distances: (S,) distance of the nearest face of the next
-        person or distractor, +inf if there is none
+    rows: (S, d) their faces; owners: (S,) their people
+    near: their shortlists, without themselves; template: (S, P) distances to the templates of these
+    is_rival: (S, P) whether one of these counts as the next person
     """
 
     rows: Rows
     owners: Ids
-    next_distances: Floats
+    near: Shortlist
+    template: Floats
+    is_rival: Flags
 
     @classmethod
     def draw(cls, index: SearchableIndex, people: GalleryPeople, owners: Ids, limit: int) -> Self:
@@ -62,68 +73,107 @@ class StrangerProbes:
         people: of the gallery as it was measured; owners: (n,) how each of its faces' owners is known later
         """
         probes = people.sample_rivals(limit)
-        rows = index.rows(people.ids[probes])
-        near, _ = list_people(index, people, rows, people.owners[probes], people.ids[probes])
-        return cls(rows, owners[probes], _find_next(near, people.is_rival))
+        rows, own = index.rows(people.ids[probes]), people.owners[probes]
+        near, _ = list_people(index, people, rows, own, people.ids[probes])
+        templates = TemplateCache(index, people)
+        batches = [slice(start, start + PROBES_PER_BATCH) for start in range(0, len(rows), PROBES_PER_BATCH)]
+        template = [templates.distances(rows[batch], near.people[batch], own[batch]) for batch in batches]
+        owner_of = np.zeros(len(people.is_named), np.int64)
+        owner_of[people.owners] = owners
+        known = Shortlist(np.where(near.people >= 0, owner_of[near.people], -1), near.nearest)
+        is_rival = people.is_rival[near.people] & (near.people >= 0)
+        return cls(rows, owners[probes], known, np.concatenate([np.empty_like(near.nearest[:0]), *template]), is_rival)
+
+    def find_next_people(self, rule: DecisionRule) -> tuple[Ids, Floats, Floats]:
+        """Return (S,) the nearest people, how far these are, and how far the next ones are, +inf if there is none."""
+        base = np.where(self.is_rival, rule.base_distances(self.near.nearest, self.template), np.inf)
+        order, every = np.argsort(base, axis=1, kind="stable"), np.arange(len(base))
+        first, second = order[:, 0], order[:, 1]
+        return self.near.people[every, first], base[every, first], base[every, second]
 
 
 @dataclass(frozen=True, eq=False)
 class NewHubs:
     """What the faces that were enrolled since a measurement do to the searches for strangers.
 
-    is_named: fpir -> (S,) which probes are named as one of the new people
-    counts: fpir -> owner, and whether it is named -> how many probes
+    passing: fpir -> person -> which probes are named as that person and were not before. An odd number is that of a
+        face without a name, which they match
     """
 
     probes: StrangerProbes
-    is_named: dict[float, Flags] = field(default_factory=dict)
-    counts: dict[float, Counter[tuple[int, bool]]] = field(default_factory=dict)
+    passing: dict[float, dict[int, Ids]] = field(default_factory=dict)
 
-    def add(self, rows: Rows, owners: Ids, people: Ids, metric: Distance, levels: Sequence[Level]) -> "NewHubs":
-        """Return what further faces do.
+    def add(self, rows: Rows, people: Ids, metric: Distance, levels: Sequence[Level]) -> "NewHubs":
+        """Return what further people do, or the same people with other faces.
 
-        rows: (n, d); owners: (n,); people: (n,) as whom they are named, odd ones without a name
+        rows: (n, d) all faces of these people; people: (n,) even numbers with a name, odd ones without
         """
-        is_named, counts = dict(self.is_named), {fpir: counter.copy() for fpir, counter in self.counts.items()}
-        for start in range(0, len(rows), FACES_PER_BATCH):
+        passing = {level.fpir: dict(self.passing.get(level.fpir, {})) for level in levels}
+        order = np.argsort(people, kind="stable")
+        numbers, starts = np.unique(people[order], return_index=True)
+        for start in range(0, len(numbers), FACES_PER_BATCH):
             batch = slice(start, start + FACES_PER_BATCH)
-            distances = metric.distances(self.probes.rows, rows[batch]).astype(np.float64)
-            distances[self.probes.owners[:, None] == people[None, batch]] = np.inf
-            has_name = people[batch] % 2 == 0
+            stop = starts[batch.stop] if batch.stop < len(starts) else len(order)
+            own_rows, own_starts = rows[order[starts[start] : stop]], starts[batch] - starts[start]
+            nearest = _find_nearest_faces(metric, self.probes.rows, own_rows, own_starts)
+            nearest[self.probes.owners[:, None] == numbers[None, batch]] = np.inf
+            template = group_template_distances(metric, self.probes.rows, own_rows, own_starts)
             for level in levels:
-                passes = self._find_passing(distances, has_name, level)
-                before = is_named.get(level.fpir, np.zeros(len(passes), np.bool_))
-                is_named[level.fpir] = before | passes[:, has_name].any(1)
-                counter = counts.setdefault(level.fpir, Counter())
-                added = zip(owners[batch].tolist(), has_name.tolist(), passes.sum(0).tolist(), strict=True)
-                for owner, is_person, count in added:
-                    if count:
-                        counter[owner, is_person] += count
-        return replace(self, is_named=is_named, counts=counts)
+                passes = self._find_passing(numbers[batch], nearest, template, level)
+                for number, column in zip(numbers[batch].tolist(), passes.T, strict=True):
+                    passing[level.fpir].pop(number, None)
+                    if column.any():
+                        passing[level.fpir][number] = np.flatnonzero(column)
+        return replace(self, passing=passing)
 
     def find(self, *, together: bool) -> frozenset[int]:
-        """Return the owners for whom too many strangers are taken.
+        """Return the people for whom too many strangers are taken, and the faces without a name.
 
         together: also those who are few strangers' next person each, if all of them are too many strangers'
         """
         hubs = set[int]()
-        for fpir, counter in self.counts.items():
+        for fpir, passing in self.passing.items():
             allowed = fpir * len(self.probes.rows)
             limit, face_limit = EXTRA_STRANGERS + MAX_ADDED_SHARE * allowed, EXTRA_STRANGERS + allowed
-            is_crowd = together and self.is_named[fpir].sum() > limit
-            people = {owner: count for (owner, is_person), count in counter.items() if is_person}
-            faces = {owner: count for (owner, is_person), count in counter.items() if not is_person}
-            hubs |= {owner for owner, count in people.items() if is_crowd or count > limit}
-            hubs |= {owner for owner, count in faces.items() if count > face_limit}
+            people = {number: probes for number, probes in passing.items() if number % 2 == 0}
+            is_crowd = together and people and len(np.unique(np.concatenate(list(people.values())))) > limit
+            hubs |= {number for number, probes in people.items() if is_crowd or len(probes) > limit}
+            hubs |= {number for number, probes in passing.items() if number % 2 and len(probes) > face_limit}
         return frozenset(hubs)
 
-    def _find_passing(self, distances: Floats, has_name: Flags, level: Level) -> Flags:
-        """Return (S, n) whether a probe is named as the person of a face, or matches it if that has no name."""
-        following = self.probes.next_distances[:, None]
-        with np.errstate(invalid="ignore"):  # inf - inf, of a probe's own faces where there is nobody else
-            lead = np.where(np.isfinite(following) & np.isfinite(distances), following - distances, 0.0)
-        is_named = (lead >= 0) & (distances - level.margin_weight * lead <= level.person_distance)
-        return np.where(has_name, is_named, distances <= level.face_distance)
+    def _find_passing(self, people: Ids, nearest: Floats, template: Floats, level: Level) -> Flags:
+        """Return (S, P) whether a probe is named as a person and was not before, or matches a face without a name.
+
+        Searches compare only the people on their shortlist. nearest, template: (S, P) distances
+        """
+        rule, probes = level.rule, self.probes
+        first, first_base, second_base = probes.find_next_people(rule)
+        first_base, second_base = first_base[:, None], second_base[:, None]
+        base, is_first = rule.base_distances(nearest, template), first[:, None] == people
+        following = np.where(is_first, second_base, first_base)
+        is_listed = nearest <= probes.near.nearest[:, -1:]
+        is_named = is_listed & (base <= following) & (_subtract_lead(base, following, rule) <= level.person_distance)
+        was_named = is_first & (_subtract_lead(first_base, second_base, rule) <= level.person_distance)
+        return np.where(people % 2 == 0, is_named & ~was_named, nearest <= level.face_distance)
+
+
+def _subtract_lead(base: Floats, following: Floats, rule: DecisionRule) -> Floats:
+    """Return the person distances of people who are the nearest. following: base distances of the next ones"""
+    with np.errstate(invalid="ignore"):  # inf - inf, of a probe's own faces where there is nobody else
+        lead = np.where(np.isfinite(following) & np.isfinite(base), following - base, 0.0)
+    person_distances: Floats = base - rule.margin_weight * lead
+    return person_distances
+
+
+def _find_nearest_faces(metric: Distance, queries: Rows, rows: Rows, starts: Ids) -> Floats:
+    """Return the (Q, P) distances of the nearest faces of P people. rows, starts: see `group_template_distances`"""
+    nearest = np.full((len(queries), len(starts)), np.inf)
+    person_of = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(rows)))
+    for start in range(0, len(rows), FACES_PER_BATCH):
+        people, firsts = np.unique(person_of[start : start + FACES_PER_BATCH], return_index=True)
+        distances = metric.distances(queries, rows[start : start + FACES_PER_BATCH]).astype(np.float64)
+        nearest[:, people] = np.minimum(nearest[:, people], np.minimum.reduceat(distances, firsts, axis=1))
+    return nearest
 
 
 def find_named_often(outcomes: SearchOutcomes, levels: Sequence[Level]) -> set[int]:
@@ -134,10 +184,3 @@ def find_named_often(outcomes: SearchOutcomes, levels: Sequence[Level]) -> set[i
         named = Counter(outcomes.nearest[outcomes.stranger <= level.person_distance].tolist())
         hubs |= {owner for owner, count in named.items() if count > limit}
     return hubs
-
-
-def _find_next(near: Shortlist, is_rival: Flags) -> Floats:
-    """Return the (Q,) distance of the nearest face of somebody who counts as the next person, +inf if there is none."""
-    counts = (near.people >= 0) & is_rival[near.people]
-    nearest: Floats = np.where(counts, near.nearest, np.inf).min(1)
-    return nearest

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.distances import Distance
-from ml.types import Rows
+from ml.types import Ids, Rows
 
 Floats = NDArray[np.float64]
 BYTES_PER_DIM = 12
@@ -63,3 +63,18 @@ def template_distances(metric: Distance, queries: Rows, templates: Sequence[Pers
     if not metric.spread_weight:
         return distances
     return np.asarray(distances - metric.spread_weight * np.array([template.spread for template in templates]))
+
+
+def group_template_distances(metric: Distance, queries: Rows, rows: Rows, starts: Ids) -> Floats:
+    """Compute the (Q, P) distances of (Q, d) queries to the templates of P people, as `template_distances` does.
+
+    rows: (n, d) their faces, in the order of the people; starts: (P,) the first face of each
+    """
+    counts = np.diff(starts, append=len(rows))
+    exact = rows.astype(np.float64)
+    means = np.add.reduceat(exact, starts) / counts[:, None]
+    distances = metric.distances(queries, means.astype(np.float32)).astype(np.float64)
+    if not metric.spread_weight:
+        return distances
+    squares = np.add.reduceat((exact**2).sum(1), starts) / counts
+    return np.asarray(distances - metric.spread_weight * np.maximum(0.0, squares - (means**2).sum(1)))

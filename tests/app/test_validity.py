@@ -101,7 +101,23 @@ def test_a_label_that_names_a_face_in_the_middle_of_all(
     hub = 2 * gallery.pks[-1] + 1
     wait_for(lambda: read_validity(engine) == Validity(frozenset([hub])))
     gallery.label([(gallery.pks[0], gallery.pks[-1])], same=True)
-    wait_for(lambda: read_validity(engine) == Validity(frozenset([hub]), is_due=True))
+    person = owner_of(gallery, gallery.pks[0])
+    wait_for(lambda: read_validity(engine) == Validity(frozenset([hub, person]), is_due=True))
+
+
+@pytest.mark.parametrize("how", ["enrolled", "labelled"])
+def test_a_person_who_gets_the_faces_of_many(
+    gallery: GalleryWriter, engine: Engine, unmeasured: None, how: str
+) -> None:
+    rows = people(40, 1, dim=DIM, seed=5, spread=0.5)[0]
+    gallery.add({MODEL.id: rows}, ["p000" if how == "enrolled" else None] * len(rows))
+    person = owner_of(gallery, gallery.pks[0])
+    if how == "labelled":
+        assert read_validity(engine) == UNCHECKED
+        gallery.label([(gallery.pks[0], pk) for pk in gallery.pks[-len(rows) :]], same=True)
+        wait_for(lambda: len(read_validity(engine).hubs) == 1 + len(rows), 20)
+        assert read_validity(engine).hubs == {person, *(2 * pk + 1 for pk in gallery.pks[-len(rows) :])}
+    wait_for(lambda: person in read_validity(engine).hubs and read_validity(engine).is_due, 20)
 
 
 @pytest.mark.parametrize("how", ["deleted", "changed and deleted", "refused", "expired", "labelled"])

@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -6,7 +7,7 @@ import pytest
 from ml import indexes
 from ml.distances import EUCLIDEAN
 from ml.identification.new_hubs import Level, NewHubs, StrangerProbes
-from ml.identification.person_distance import DecisionRule
+from ml.identification.person_distance import NEAREST_FACE, DecisionRule
 from ml.identification.searches import GalleryPeople, search_gallery
 from ml.types import Ids, Rows
 
@@ -30,13 +31,13 @@ def gallery() -> tuple[NewHubs, Level]:
     index = indexes.build(ids, rows, EUCLIDEAN)
     probes = people.sample(people.is_named, 2 * PEOPLE, np.random.default_rng(0))
     stranger = search_gallery(index, people, probes, RULE).stranger
-    level = Level(FPIR, float(np.quantile(stranger, FPIR)), 10.0, RULE.margin_weight)
+    level = Level(FPIR, float(np.quantile(stranger, FPIR)), 10.0, RULE)
     return NewHubs(StrangerProbes.draw(index, people, 2 * who, 600)), level
 
 
 def find(gallery: tuple[NewHubs, Level], rows: Rows, owners: Sequence[int], together: bool = True) -> frozenset[int]:
     (hubs, level), ids = gallery, np.array(owners, np.int64)
-    return hubs.add(rows, ids, ids, EUCLIDEAN, [level]).find(together=together)
+    return hubs.add(rows, ids, EUCLIDEAN, [level]).find(together=together)
 
 
 @pytest.mark.parametrize("owner", [2 * PEOPLE, 2 * PEOPLE + 1], ids=["named", "nameless"])
@@ -45,8 +46,25 @@ def test_a_face_in_the_middle_of_all_is_a_hub(gallery: tuple[NewHubs, Level], ow
     hubs, level = gallery
     middle = np.full((1, DIM), distance, np.float32)
     if owner % 2:
-        level = Level(FPIR, level.person_distance, float(DIM), level.margin_weight)
+        level = Level(FPIR, level.person_distance, float(DIM), level.rule)
     assert find((hubs, level), middle, [owner]) == {owner}
+
+
+@pytest.mark.parametrize("own_faces", [0, PHOTOS], ids=["new", "enrolled"])
+def test_a_person_with_the_faces_of_many_is_a_hub(gallery: tuple[NewHubs, Level], own_faces: int) -> None:
+    """None of the faces is near to many, but their mean is."""
+    mixed = np.concatenate([draw_people(PEOPLE, PHOTOS, seed=0)[0][:own_faces], draw_people(60, 1, seed=7)[0]])
+    owner = 0 if own_faces else 2 * PEOPLE
+    assert find(gallery, mixed, [owner] * len(mixed)) == {owner}
+    assert find(gallery, mixed, [2 * PEOPLE + 2 * number for number in range(len(mixed))]) == frozenset()
+
+
+def test_people_who_are_named_as_before_are_no_hubs(gallery: tuple[NewHubs, Level]) -> None:
+    rows, who = draw_people(PEOPLE, PHOTOS, seed=0)
+    hubs, level = gallery
+    often = replace(level, person_distance=level.person_distance * 1.2)
+    assert find((hubs, often), rows, (2 * who).tolist()) == frozenset()
+    assert len(find((hubs, often), rows, (2 * PEOPLE + 2 * who).tolist())) > 10, "the same people under other names"
 
 
 @pytest.mark.parametrize("seed", range(1, 6))
@@ -79,7 +97,7 @@ def test_faces_that_are_added_one_by_one_are_found_as_at_once(gallery: tuple[New
     rows = np.concatenate([draw_people(20, 1, seed=9)[0], np.zeros((1, DIM), np.float32)])
     owners = 2 * PEOPLE + 2 * np.arange(len(rows), dtype=np.int64)
     for row, owner in zip(rows, owners, strict=True):
-        hubs = hubs.add(row[None], owner[None], owner[None], EUCLIDEAN, [level])
+        hubs = hubs.add(row[None], owner[None], EUCLIDEAN, [level])
     assert hubs.find(together=True) == find(gallery, rows, owners.tolist()) == {owners[-1]}
 
 
@@ -87,6 +105,6 @@ def test_without_a_next_person_the_distance_alone_decides() -> None:
     rows, who = draw_people(1, 1, seed=0)
     people = GalleryPeople.from_rows(np.arange(1), who, np.zeros(1, np.bool_))
     probes = StrangerProbes.draw(indexes.build(np.arange(1), rows, EUCLIDEAN), people, 2 * who, 5)
-    assert probes.next_distances.tolist() == [np.inf]
-    for margin_weight in (0.0, 0.75):
-        assert find((NewHubs(probes), Level(FPIR, 9.0, 9.0, margin_weight)), rows, [0]) == frozenset()
+    for rule in (RULE, NEAREST_FACE):
+        assert probes.find_next_people(rule)[1].tolist() == [np.inf]
+        assert find((NewHubs(probes), Level(FPIR, 9.0, 9.0, rule)), rows, [0]) == frozenset()

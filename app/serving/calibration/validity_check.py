@@ -6,7 +6,7 @@ faces without a name, which may show anybody: all of them are checked.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Self
@@ -15,6 +15,7 @@ import numpy as np
 from sqlalchemy import BindParameter, Integer, bindparam, func, select
 from sqlalchemy.orm import Session
 
+from app.db.id_lists import select_ids
 from app.db.session import snapshot
 from app.db.tables import Face
 from app.resources import Resources
@@ -25,14 +26,14 @@ from app.serving.calibration.open_set_measurement import REPORTED_FPIRS, LockedI
 from app.serving.deployments import ServedDeployment, Validity
 from app.serving.faces.columns import DISTRACTOR
 from app.serving.index_builder import COLLECTION
-from app.serving.loaded_index import LoadedIndex
+from app.serving.loaded_index import ROWS_PER_READ, LoadedIndex
 from app.serving.scores import Scores
 from app.storage.installation_key import InstallationKey
 from ml.identification.new_hubs import Level, NewHubs, StrangerProbes, find_named_often
 from ml.identification.open_set import MIN_GALLERY_SHARE
 from ml.identification.person_distance import DecisionRule
 from ml.identification.searches import GalleryPeople, search_gallery
-from ml.types import Ids
+from ml.types import Ids, Rows
 
 MIN_PROBES, MAX_PROBES = 200, 1000
 MAX_MULTIPLICATIONS = 2e10
@@ -83,7 +84,7 @@ class Measured:
         rates = sorted({scores.default_fpir, *REPORTED_FPIRS})
         limits = [(fpir, scores.person_threshold(fpir, index.state.vectors)) for fpir in rates]
         levels = [
-            Level(fpir, limit.person_distance, limit.nameless_distance, limit.rule.margin_weight)
+            Level(fpir, limit.person_distance, limit.nameless_distance, limit.rule)
             for fpir, limit in limits
             if limit is not None
         ]
@@ -108,6 +109,11 @@ class Measured:
     def find_joined(self) -> AbstractSet[tuple[int, int]]:
         """Return whom labels joined when this was measured, as far as that is known."""
         return self.joined.items() if self.is_joined_alike else frozenset()
+
+    def list_owners(self, people: frozenset[int]) -> frozenset[int]:
+        """Return the numbers by which searches know these people: those of whom labels joined to them too."""
+        joined = dict(self.joined) | {2 * pk + 1: 2 * person for pk, person in self.labelled.items()}
+        return people | {owner for owner, person in joined.items() if person in people}
 
     @property
     def since(self) -> int:
@@ -184,17 +190,16 @@ def check(resources: Resources, index: LoadedIndex, measured: Measured, known: C
         joined = measured.joined.items() - measured_joined
         losses = Losses(max(0, measured.faces - left), changed_at or 0, measured.ended, joined)
         if known is None or (losses != known.search.losses and counted >= known.search.next_at):
-            search = _search_gallery(session, resources.installation_key, index, measured, losses)
+            search = _search_gallery(session, resources.installation_key, index, measured, losses, measured_joined)
             new = NewHubs(search.probes)
-            people = _list_new_people(session, collection, measured, measured.since, measured_labels)
-            people |= _list_nameless(session, collection, measured)
+            faces = _list_new_faces(session, collection, measured, measured.since, measured_labels)
+            faces |= _list_nameless(session, collection, measured)
         else:
             search, new = known.search, known.new
-            people = _list_new_people(session, collection, measured, known.change, known.labelled.keys())
-    for pks, rows in index.iterate_rows(np.array(sorted(people), np.int64)):
-        owners = np.array([people[pk] for pk in pks.tolist()], np.int64).reshape(-1, 2)
-        new = new.add(rows, owners[:, 0], owners[:, 1], index.index.metric, measured.levels)
-    hubs = new.find(together=measured.trained_at is None) | search.named_often
+            faces = _list_new_faces(session, collection, measured, known.change, known.labelled.keys())
+    for rows, people in _iterate_people(index, faces):
+        new = new.add(rows, people, index.index.metric, measured.levels)
+    hubs = measured.list_owners(new.find(together=measured.trained_at is None)) | search.named_often
     return Checked(
         measured.change,
         change,
@@ -222,33 +227,64 @@ def _judge(measured: Measured, hubs: frozenset[int], faces: int, left: int) -> V
     return Validity(hubs, is_outdated, is_outdated or (has_named and measured.trained_at is None))
 
 
-def _list_new_people(
+def _list_new_faces(
     session: Session, collection: str, measured: Measured, since: int, known_labels: AbstractSet[int]
-) -> dict[int, tuple[int, int]]:
-    """Return face -> its owner and its person, of those that came, changed, were labelled or lost their labels.
+) -> dict[int, int]:
+    """Return face -> its person, of all faces of the people of whom some came, changed, were labelled or lost labels.
 
-    The two differ where labels name a face that has no name. known_labels: the faces that labels named before
+    A face without a name is a person by itself. known_labels: the faces that labels named before
     """
     changed = session.execute(CHANGED_QUERY, {"collection": collection, "since": since}).all()
     owners = {pk: 2 * pk + 1 if person is None else 2 * person for pk, person, role in changed if role != DISTRACTOR}
     owners |= {pk: 2 * pk + 1 for pk in known_labels - measured.labelled.keys()}
-    people = {pk: (owner, owner) for pk, owner in owners.items() if pk not in measured.labelled}
-    new_labels = measured.labelled.keys() - known_labels
-    return people | {pk: (2 * pk + 1, 2 * measured.labelled[pk]) for pk in new_labels}
+    new_labels = measured.labelled.keys() & (owners.keys() | (measured.labelled.keys() - known_labels))
+    owners |= {pk: 2 * measured.labelled[pk] for pk in new_labels}
+    faces = {pk: measured.joined.get(owner, owner) for pk, owner in owners.items()}
+    return faces | _list_faces_of(session, measured, {person for person in faces.values() if person % 2 == 0})
 
 
-def _list_nameless(session: Session, collection: str, measured: Measured) -> dict[int, tuple[int, int]]:
-    """Return face -> its owner and its person, which are the same, of all that have no name by labels either."""
+def _list_faces_of(session: Session, measured: Measured, people: AbstractSet[int]) -> dict[int, int]:
+    """Return face -> person, of all faces of these people, those that labels joined to them included."""
+    person_of = {person: person for person in people}
+    person_of |= {owner: person for owner, person in measured.joined.items() if person in people}
+    subjects = [owner // 2 for owner in person_of if owner % 2 == 0]
+    named = select(Face.pk, Face.subject_pk).where(Face.role != DISTRACTOR)
+    rows = session.execute(named.where(Face.subject_pk.in_(select_ids(session, subjects)))) if subjects else ()
+    faces = {pk: person_of[2 * subject] for pk, subject in rows if subject is not None}
+    faces |= {owner // 2: person for owner, person in person_of.items() if owner % 2}
+    return faces | {pk: 2 * subject for pk, subject in measured.labelled.items() if 2 * subject in people}
+
+
+def _iterate_people(index: LoadedIndex, faces: Mapping[int, int]) -> Iterator[tuple[Rows, Ids]]:
+    """Yield the (n, dim) rows of faces, and the (n,) people of these, all faces of a person at once."""
+    by_person = np.array(sorted((person, pk) for pk, person in faces.items()), np.int64).reshape(-1, 2)
+    people, firsts = np.unique(by_person[:, 0], return_index=True)
+    batch_of = firsts // ROWS_PER_READ  # of the first face of each person
+    for batch in np.unique(batch_of).tolist():
+        part = by_person[np.isin(by_person[:, 0], people[batch_of == batch])]
+        pks, rows = index.read_rows(np.sort(part[:, 1]))
+        yield rows, np.array([faces[pk] for pk in pks.tolist()], np.int64)
+
+
+def _list_nameless(session: Session, collection: str, measured: Measured) -> dict[int, int]:
+    """Return face -> its person, which it is by itself, of all that have no name by labels either."""
     pks = session.scalars(NAMELESS_QUERY, {"collection": collection})
-    return {pk: (2 * pk + 1, 2 * pk + 1) for pk in pks if pk not in measured.labelled}
+    return {pk: 2 * pk + 1 for pk in pks if pk not in measured.labelled}
 
 
 def _search_gallery(
-    session: Session, installation_key: InstallationKey, index: LoadedIndex, measured: Measured, losses: Losses
+    session: Session,
+    installation_key: InstallationKey,
+    index: LoadedIndex,
+    measured: Measured,
+    losses: Losses,
+    measured_joined: AbstractSet[tuple[int, int]],
 ) -> GallerySearch:
     """Search for people of the measured gallery as if they were strangers.
 
     If people may have lost the next person, who kept them from being named, the gallery as it is now is searched, too.
+
+    measured_joined: see `Checked`
     """
     started = time.monotonic()
     indexed = index.read_ids()
@@ -257,18 +293,17 @@ def _search_gallery(
     usable = everybody.ids[np.isin(everybody.ids, indexed) & ~is_refused]
     limit = int(np.clip(MAX_MULTIPLICATIONS / max(1, len(usable) * index.dim), MIN_PROBES, MAX_PROBES))
     kept = _find_measured_faces(session, installation_key, index, measured, usable)
-    former, owners, searched = _find_people(index, everybody, kept, len(indexed))
-    probes, named_often = StrangerProbes.draw(searched, former, owners, limit), list[int]()
+    former, owners, searched = _find_people(index, everybody.join(dict(measured_joined)), kept, len(indexed))
+    probes, named_often = StrangerProbes.draw(searched, former, owners, limit), frozenset[int]()
     if losses:
         present, owners, searched = _find_people(index, everybody.join(measured.joined), usable, len(indexed))
         outcomes = search_gallery(searched, present, present.sample_rivals(limit), measured.rule)
         owner_of = np.zeros(len(present.is_named), np.int64)
         owner_of[present.owners] = owners
-        named_often = owner_of[sorted(find_named_often(outcomes, measured.levels))].tolist()
-        joined = dict(measured.joined) | {2 * pk + 1: 2 * person for pk, person in measured.labelled.items()}
-        named_often += [owner for owner, person in joined.items() if person in named_often]
+        hubs = owner_of[sorted(find_named_often(outcomes, measured.levels))].tolist()
+        named_often = measured.list_owners(frozenset(hubs))
     ended = time.monotonic()
-    return GallerySearch(probes, losses, frozenset(named_often), ended + REST_RATIO * (ended - started))
+    return GallerySearch(probes, losses, named_often, ended + REST_RATIO * (ended - started))
 
 
 def _find_measured_faces(
