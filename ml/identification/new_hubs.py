@@ -1,7 +1,8 @@
-"""Notice people for whom strangers would be taken since they were enrolled, after the thresholds were measured.
+"""Notice people who were enrolled after the thresholds were measured, and by whom these do not hold any more.
 
 A threshold is measured in a gallery as it is. A person who is enrolled later, and is near to very many others, is named
-for strangers far more often than the measured rate says: see `ml.identification.hubs`.
+for strangers far more often than the measured rate says: see `ml.identification.hubs`. People of a poorer camera, near
+only to each other, are named for strangers like themselves.
 """
 
 from collections import Counter
@@ -12,6 +13,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ml.calibration.rate_intervals import clopper_pearson
 from ml.distances import Distance
 from ml.identification.person_distance import DecisionRule, Shortlist
 from ml.identification.searches import (
@@ -43,12 +45,14 @@ class Level:
     """The thresholds at one rate of strangers named, 0 to 1.
 
     person_distance: of people with a name, by this rule; face_distance: of faces without one
+    high: the upper end of the interval of the rate; None if the threshold does not come from searches
     """
 
     fpir: float
     person_distance: float
     face_distance: float
     rule: DecisionRule
+    high: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,3 +188,27 @@ def find_named_often(outcomes: SearchOutcomes, levels: Sequence[Level]) -> set[i
         named = Counter(outcomes.nearest[outcomes.stranger <= level.person_distance].tolist())
         hubs |= {owner for owner, count in named.items() if count > limit}
     return hubs
+
+
+def may_exceed_rates(newcomers: int, measured_people: int, levels: Sequence[Level]) -> bool:
+    """Return whether so many new people could exceed a stated rate if each of them were named for a stranger."""
+    return any(_exceeds_rate(1.0, newcomers, measured_people, level) for level in levels)
+
+
+def exceed_rates(outcomes: SearchOutcomes, newcomers: int, measured_people: int, levels: Sequence[Level]) -> bool:
+    """Return whether strangers like all who are enrolled are surely named more often than is stated.
+
+    outcomes: searches for new people without their own faces; newcomers: how many there are
+    measured_people: how many others; strangers like these are named at the rate that was asked for
+    """
+    return any(
+        _exceeds_rate(clopper_pearson(named, len(outcomes.positions))[0], newcomers, measured_people, level)
+        for level in levels
+        if (named := int((outcomes.stranger <= level.person_distance).sum()))
+    )
+
+
+def _exceeds_rate(named_share: float, newcomers: int, measured_people: int, level: Level) -> bool:
+    """named_share: of strangers like the newcomers, those who are named"""
+    share = newcomers / max(1, newcomers + measured_people)
+    return level.high is not None and share * named_share + (1 - share) * level.fpir > level.high

@@ -105,6 +105,24 @@ def test_a_label_that_names_a_face_in_the_middle_of_all(
     wait_for(lambda: read_validity(engine) == Validity(frozenset([hub, person]), is_due=True))
 
 
+@pytest.mark.parametrize("is_poorer", [False, True])
+def test_new_people_of_a_poorer_camera(
+    gallery: GalleryWriter, engine: Engine, monkeypatch: pytest.MonkeyPatch, is_poorer: bool
+) -> None:
+    """They are named for strangers like themselves, and far from the people who were measured."""
+    rows = people(12, 1, dim=DIM, seed=5, spread=0.5)[0]
+    with monkeypatch.context() as patches:
+        patches.setattr(CalibrationSchedule, "renew_if_due", lambda *_: None)
+        gallery.add({MODEL.id: 0.4 * rows + 5 if is_poorer else rows}, [f"n{i}" for i in range(len(rows))])
+        change = read_change(gallery)
+        wait_for(lambda: find_checked(engine).change == change, 20)
+        wait_for(lambda: not find_checked(engine).newcomers.is_due, 20)
+        assert read_validity(engine) == Validity(is_due=is_poorer)
+    if is_poorer:
+        wait_until_measured(engine, len(gallery.pks))
+        wait_for(lambda: read_validity(engine) == UNCHECKED, 10)
+
+
 @pytest.mark.parametrize("how", ["enrolled", "labelled"])
 def test_a_person_who_gets_the_faces_of_many(
     gallery: GalleryWriter, engine: Engine, unmeasured: None, how: str

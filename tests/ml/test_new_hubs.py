@@ -6,9 +6,9 @@ import pytest
 
 from ml import indexes
 from ml.distances import EUCLIDEAN
-from ml.identification.new_hubs import Level, NewHubs, StrangerProbes
+from ml.identification.new_hubs import Level, NewHubs, StrangerProbes, exceed_rates, may_exceed_rates
 from ml.identification.person_distance import NEAREST_FACE, DecisionRule
-from ml.identification.searches import GalleryPeople, search_gallery
+from ml.identification.searches import GalleryPeople, SearchOutcomes, search_gallery
 from ml.types import Ids, Rows
 
 PEOPLE, PHOTOS, DIM = 300, 3, 64
@@ -108,3 +108,17 @@ def test_without_a_next_person_the_distance_alone_decides() -> None:
     for rule in (RULE, NEAREST_FACE):
         assert probes.find_next_people(rule)[1].tolist() == [np.inf]
         assert find((NewHubs(probes), Level(FPIR, 9.0, 9.0, rule)), rows, [0]) == frozenset()
+
+
+def test_new_people_exceed_a_rate_only_if_surely_too_many_of_them_are_named() -> None:
+    level = Level(FPIR, 1.0, 1.0, RULE, high=0.02)
+
+    def exceed(named: int, newcomers: int, level: Level = level) -> bool:
+        distances = np.where(np.arange(newcomers) < named, 0.5, 2.0)
+        outcomes = SearchOutcomes(*[np.arange(newcomers)] * 2, distances, distances, np.arange(newcomers))
+        return exceed_rates(outcomes, newcomers, PEOPLE, [level])
+
+    assert [exceed(named, 29) for named in (0, 3, 10, 29)] == [False, False, True, True]
+    assert not exceed(29, 29, replace(level, high=None)), "thresholds from pairs state no interval"
+    assert [exceed(count, count) for count in (3, 6)] == [False, True]
+    assert [may_exceed_rates(count, PEOPLE, [level]) for count in (3, 6)] == [False, True]

@@ -47,7 +47,7 @@ class ValidityChecks:
         ended = served.faces.count_ended(now()) - scores.calibrated_at_refused_count
         is_same = known and (known.change, known.ended) == (index.state.change, ended)
         if known and is_same and known.labelled is labelled and known.joined is joined:
-            if not known.is_search_due or at < known.search.next_at:
+            if at < known.next_search_at:
                 return known
         elif known and at < known.next_at:
             return known

@@ -1,14 +1,16 @@
 """Check whether the measured thresholds of a deployment still hold.
 
 Somebody may be enrolled for whom strangers would be taken (a hub), hubs may lose the next person, who kept them from
-being named, labels may join the two, or most of the measured faces may be gone. A measurement does not search for
-faces without a name, which may show anybody: all of them are checked.
+being named, labels may join the two, or most of the measured faces may be gone. New people may be of a poorer camera,
+and be named for strangers like themselves: then the gallery is measured anew. A measurement does not search for faces
+without a name, which may show anybody: all of them are checked.
 """
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -29,13 +31,20 @@ from app.serving.index_builder import COLLECTION
 from app.serving.loaded_index import ROWS_PER_READ, LoadedIndex
 from app.serving.scores import Scores
 from app.storage.installation_key import InstallationKey
-from ml.identification.new_hubs import Level, NewHubs, StrangerProbes, find_named_often
+from ml.identification.new_hubs import (
+    Level,
+    NewHubs,
+    StrangerProbes,
+    exceed_rates,
+    find_named_often,
+    may_exceed_rates,
+)
 from ml.identification.open_set import MIN_GALLERY_SHARE
 from ml.identification.person_distance import DecisionRule
-from ml.identification.searches import GalleryPeople, search_gallery
+from ml.identification.searches import MAX_OWN_FACES, GalleryPeople, search_gallery
 from ml.types import Ids, Rows
 
-MIN_PROBES, MAX_PROBES = 200, 1000
+MIN_PROBES, MAX_PROBES, MAX_NEWCOMERS = 200, 1000, 200
 MAX_MULTIPLICATIONS = 2e10
 """The limit of work of one check, unless it would leave fewer than MIN_PROBES."""
 REST_RATIO = 20.0
@@ -57,6 +66,7 @@ class Measured:
     """What a measurement was made of.
 
     change: the collection's last change by then; faces: their number; last_face: their largest pk, 0 if not known
+    people: how many with a name, 0 if not known
     trained_at: the change up to which the model has learned from this collection; None if it has not
     levels: the thresholds; rule: how people are scored; labelled: face without a name -> who labels say that it is
     is_labelled_alike: whether as many faces had names by labels alone
@@ -68,6 +78,7 @@ class Measured:
     change: int
     faces: int
     last_face: int
+    people: int
     trained_at: int | None
     levels: Sequence[Level]
     rule: DecisionRule
@@ -84,7 +95,7 @@ class Measured:
         rates = sorted({scores.default_fpir, *REPORTED_FPIRS})
         limits = [(fpir, scores.person_threshold(fpir, index.state.vectors)) for fpir in rates]
         levels = [
-            Level(fpir, limit.person_distance, limit.nameless_distance, limit.rule)
+            Level(fpir, limit.person_distance, limit.nameless_distance, limit.rule, limit.high)
             for fpir, limit in limits
             if limit is not None
         ]
@@ -92,6 +103,7 @@ class Measured:
             scores.calibrated_at_change or 0,
             scores.calibrated_at_count,
             scores.calibrated_at_face or 0,
+            scores.calibrated_at_people_count or 0,
             find_training_change(index.model, index.key),
             levels,
             scores.rule,
@@ -152,6 +164,19 @@ class GallerySearch:
     next_at: float
 
 
+@dataclass(frozen=True)
+class NewcomerSearch:
+    """What searches for people who were enrolled since the measurement, without their own faces, have shown.
+
+    exceeds_rates: see `exceed_rates`; is_due: whether more have come since the last one
+    next_at: when it may be repeated, by the monotonic clock
+    """
+
+    exceeds_rates: bool = False
+    is_due: bool = False
+    next_at: float = -math.inf
+
+
 @dataclass(frozen=True, eq=False)
 class Checked:
     """What was found up to a change.
@@ -159,6 +184,7 @@ class Checked:
     measured_change: of the measurement; labelled, joined, ended: see `Measured`
     measured_labels, measured_joined: what labels said when it was first checked, if that was measured
     search: the last one; is_search_due: whether more was lost since; new: what the new faces do
+    newcomers: the last search for new people
     next_at: when the next check may begin, by the monotonic clock
     """
 
@@ -172,8 +198,15 @@ class Checked:
     search: GallerySearch
     is_search_due: bool
     new: NewHubs
+    newcomers: NewcomerSearch
     validity: Validity
     next_at: float
+
+    @property
+    def next_search_at(self) -> float:
+        """When a search that is due may begin, by the monotonic clock; infinity if none is."""
+        gallery_at = self.search.next_at if self.is_search_due else math.inf
+        return min(gallery_at, self.newcomers.next_at if self.newcomers.is_due else math.inf)
 
 
 def check(resources: Resources, index: LoadedIndex, measured: Measured, known: Checked | None) -> Checked:
@@ -197,6 +230,12 @@ def check(resources: Resources, index: LoadedIndex, measured: Measured, known: C
         else:
             search, new = known.search, known.new
             faces = _list_new_faces(session, collection, measured, known.change, known.labelled.keys())
+        newcomers = known.newcomers if known else NewcomerSearch()
+        has_come = any(person % 2 == 0 and pk > measured.last_face for pk, person in faces.items())
+        if has_come and measured.last_face and may_exceed_rates(enrolled, measured.people, measured.levels):
+            newcomers = replace(newcomers, is_due=not newcomers.exceeds_rates)
+        if newcomers.is_due and counted >= newcomers.next_at:
+            newcomers = _search_newcomers(session, index, measured)
     for rows, people in _iterate_people(index, faces):
         new = new.add(rows, people, index.index.metric, measured.levels)
     hubs = measured.list_owners(new.find(together=measured.trained_at is None)) | search.named_often
@@ -211,20 +250,21 @@ def check(resources: Resources, index: LoadedIndex, measured: Measured, known: C
         search,
         losses != search.losses,
         new,
-        _judge(measured, hubs, index.state.vectors, left),
+        newcomers,
+        _judge(measured, hubs, index.state.vectors, left, newcomers.exceeds_rates),
         time.monotonic() + REST_RATIO * (counted - started),
     )
 
 
-def _judge(measured: Measured, hubs: frozenset[int], faces: int, left: int) -> Validity:
+def _judge(measured: Measured, hubs: frozenset[int], faces: int, left: int, exceeds_rates: bool) -> Validity:
     """Return what follows from the hubs, and from how many faces there are. left: of these, how many were measured
 
-    Those who refused since count as measured.
+    Those who refused since count as measured. exceeds_rates: see `NewcomerSearch`
     """
     faces, left = faces - max(0, measured.ended), left - max(0, measured.ended)
     is_outdated = left < MIN_GALLERY_SHARE * min(measured.faces, faces)
     has_named = any(not owner % 2 or owner // 2 in measured.labelled for owner in hubs)
-    return Validity(hubs, is_outdated, is_outdated or (has_named and measured.trained_at is None))
+    return Validity(hubs, is_outdated, is_outdated or exceeds_rates or (has_named and measured.trained_at is None))
 
 
 def _list_new_faces(
@@ -304,6 +344,24 @@ def _search_gallery(
         named_often = measured.list_owners(frozenset(hubs))
     ended = time.monotonic()
     return GallerySearch(probes, losses, named_often, ended + REST_RATIO * (ended - started))
+
+
+def _search_newcomers(session: Session, index: LoadedIndex, measured: Measured) -> NewcomerSearch:
+    """Search for people all of whose faces have come since the measurement."""
+    started = time.monotonic()
+    indexed, everybody = index.read_ids(), read_faces(session, index.key.collection)
+    is_refused = np.isin(everybody.ids, read_refused_faces(session, index.key.collection))
+    usable = everybody.ids[np.isin(everybody.ids, indexed) & ~is_refused]
+    named = everybody.name_labelled(measured.labelled).join(measured.joined)
+    present, _, searched = _find_people(index, named, usable, len(indexed))
+    was_measured = np.bincount(present.owners[present.ids <= measured.last_face], minlength=len(present.is_named)) > 0
+    is_new = present.is_named & ~was_measured & (present.face_counts <= MAX_OWN_FACES)
+    newcomers, rng = int(is_new.sum()), np.random.default_rng(0)
+    positions = present.sample(is_new, min(newcomers, MAX_NEWCOMERS), rng)
+    outcomes = search_gallery(searched, present, positions, measured.rule)
+    exceeds_rates = exceed_rates(outcomes, newcomers, measured.people, measured.levels)
+    ended = time.monotonic()
+    return NewcomerSearch(exceeds_rates, False, ended + REST_RATIO * (ended - started))
 
 
 def _find_measured_faces(
