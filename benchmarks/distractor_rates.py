@@ -1,15 +1,15 @@
 """How often strangers are named beside distractors of another kind, in galleries of few people.
 
     python -m benchmarks.distractor_rates [--people 12 30 100] [--noise 0 0.5 1] [--galleries 20]
-        [--recogniser NAME --data DATA --cache DIR [--degradation "12 pixels" ...]]
+        [--recogniser NAME --data DATA --cache DIR [--utkface | --degradation "12 pixels" ...]]
 
 A gallery holds people with a name, two photos each, and distractors of a poorer camera. It is searched with faces of
 strangers of the good one, and with third photos of the people. Faces are drawn vectors of 64 numbers, of which people
 differ in 16, or photos of LFW by a recogniser: see `benchmarks.open_set_rules`. Embeddings of distractors have noise
 added, 1 of which is as large as the embeddings are, all numbers taken together; with --degradation, crops of their
-photos are degraded in place of this. "Above" counts the galleries whose rate of strangers is surely above what is
-stated: the lower end of its own 95 % interval is above the interval of a threshold from searches, or above the rate
-that is asked for, of one from pairs.
+photos are degraded in place of this, and with --utkface they are UTKFace's. "Above" counts the galleries whose rate of
+strangers is surely above what is stated: the lower end of its own 95 % interval is above the interval of a threshold
+from searches, or above the rate that is asked for, of one from pairs.
 """
 
 import argparse
@@ -177,17 +177,22 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--noise", type=float, nargs="+", default=[0.0, 0.5, 1.0])
     parser.add_argument("--galleries", type=int, default=20)
     parser.add_argument("--degradation", nargs="+", choices=DEGRADATIONS, help="of photos, in place of noise")
+    parser.add_argument("--utkface", action="store_true", help="as distractors, in place of noise")
     args = parse_with_recogniser(parser, arguments)
-    if args.degradation and not args.recogniser:
-        parser.error("--degradation needs photos: give --recogniser and --data")
+    if (args.degradation or args.utkface) and not args.recogniser:
+        parser.error("--degradation and --utkface need photos: give --recogniser and --data")
     return args
 
 
 def draw_photos(args: argparse.Namespace, people: int) -> Iterator[tuple[str, list[tuple[Rows, Rows, Ids]]]]:
     """Yield for each kind of distractors its name, and for each gallery good rows, poor rows and subjects."""
-    lfw = read_faces(args)
+    lfw, sets = read_faces(args), FaceSets(Photos(args.data, args.cache), None)
+    if lfw and args.utkface:
+        others = sets.embed("distractors", args.recogniser)[0]
+        chosen = [np.random.default_rng((seed, 2)).permutation(len(lfw[0])) for seed in range(args.galleries)]
+        yield "UTKFace", [(lfw[0], others[numbers % len(others)], lfw[1]) for numbers in chosen]
+        return
     if lfw and args.degradation:
-        sets = FaceSets(Photos(args.data, args.cache), None)
         for name in args.degradation:
             yield name, [(lfw[0], sets.embed_degraded("lfw", args.recogniser, name), lfw[1])] * args.galleries
         return

@@ -57,7 +57,9 @@ def list_faces(session: Session, collection: str, cluster_id: int, limit: int, t
     named = select(Face.pk, Face.face_id).where(Face.pk.in_(pks))
     face_ids = dict(session.execute(named, execution_options=ALL_ROWS).all())
     [described] = _describe_clusters(session, [cluster])
-    return ClusterFacesOut(cluster=described, faces=[face_ids[pk] for pk in pks], next_token=next_token)
+    return ClusterFacesOut(
+        cluster=described, faces=[face_ids[pk] for pk in pks if pk in face_ids], next_token=next_token
+    )
 
 
 def name_cluster(

@@ -123,7 +123,8 @@ def list_labels(
     rows, token = read_page(session, Label, Label.pk, limit, next_token, *where)
     ids = {pk for row in rows for pk in (row.face_a, row.face_b)}
     names = dict(session.execute(select(Face.pk, Face.face_id).where(Face.pk.in_(ids))).all())
-    return [_make_answer(row, names) for row in rows], token
+    known = [row for row in rows if row.face_a in names and row.face_b in names]  # others were erased meanwhile
+    return [_make_answer(row, names) for row in known], token
 
 
 def _iterate_conditions(label_filter: LabelFilter) -> Iterable[ColumnElement[bool]]:

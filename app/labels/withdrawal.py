@@ -46,6 +46,7 @@ def withdraw_labels(session: Session, by: str) -> WithdrawnOut:
             after=after.get((task, a, b)),
         )
         for task, a, b in listed
+        if a in face_ids and b in face_ids
     ]  # fmt: skip
     return WithdrawnOut(withdrawn=withdrawn, changed=len(changed), pairs=pairs)
 

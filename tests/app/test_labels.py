@@ -9,8 +9,10 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.clusters import service as cluster_service
 from app.db.session import reading, writing
-from app.db.tables import Collection, Face, Label
+from app.db.tables import ClusteredFace, Collection, Face, FaceCluster, Label
+from app.deps.paging import read_page
 from app.galleries.label_consensus import ConsensusRule, decide_consensus, list_standing_labels, read_consensus
 from app.labels import label_suggestions, question_faces, withdrawal
 from app.labels import service as label_service
@@ -272,6 +274,33 @@ def test_suggestions_name_people_as_they_are_once_the_questions_are_chosen(
     assert answer.json()[kind], "the others are suggested still"
     assert "p0" not in list_suggested_subjects(answer.json())
     assert people[0][0].face_id not in answer.text or change == "merged"
+
+
+@pytest.mark.parametrize("path", ["/v1/labels", "/v1/collections/c/clusters/{cluster}"])
+def test_a_list_leaves_out_a_face_that_is_erased_while_it_is_read(
+    service: Service, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL sees the deletion in the next statement, which found no face: 500."""
+    faces = enrol(service.resources, "c", [81], shots=4, named=False)
+    labels = [pair(faces[0], face) for face in faces[1:]]
+    service.client.post("/v1/labels", json={"labels": labels}).raise_for_status()
+    with writing(service.resources.database) as session:
+        cluster = FaceCluster(collection_id="c", probability=0.9)
+        session.add(cluster)
+        session.flush()
+        session.add_all(ClusteredFace(face_pk=face.pk, cluster_pk=cluster.pk) for face in faces)
+        path = path.format(cluster=cluster.pk)
+
+    def read_and_delete(*arguments: Any) -> Any:
+        page = read_page(*arguments)
+        service.client.delete(f"/v1/collections/c/faces/{faces[3].face_id}").raise_for_status()
+        return page
+
+    with monkeypatch.context() as patched:
+        for module in (label_service, cluster_service):
+            patched.setattr(module, "read_page", read_and_delete)
+        assert service.client.get(path).status_code == 200
+    assert faces[3].face_id not in service.client.get(path).raise_for_status().text
 
 
 def test_pairs_that_follow_from_labels_are_not_suggested(service: Service) -> None:

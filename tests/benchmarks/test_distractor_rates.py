@@ -50,7 +50,8 @@ def test_it_prints_a_row_for_each_rate(capsys: pytest.CaptureFixture[str], monke
     assert lines[1].startswith("| 10 | noise 0 | 0.01 | 1 | 0 |"), "too few searches: it would come from pairs"
 
 
-def test_degraded_photos_need_a_recogniser(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("arguments", [["--degradation", "12 pixels"], ["--utkface"]])
+def test_photos_need_a_recogniser(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        distractor_rates.parse_arguments(["--degradation", "12 pixels"])
-    assert "--degradation needs photos: give --recogniser and --data" in capsys.readouterr().err
+        distractor_rates.parse_arguments(arguments)
+    assert "--degradation and --utkface need photos: give --recogniser and --data" in capsys.readouterr().err
