@@ -159,8 +159,8 @@ def test_who_has_lost_the_next_person(
                 gallery, "first", **({"consent": False} if how == "refused" else {"retain_until": now() + 1})
             )
         hubs = frozenset([first, left] if how == "labelled" else [left])
-        wait_for(lambda: read_validity(engine) == Validity(hubs, is_due=True), 10)
-    wait_for(lambda: read_validity(engine) == UNCHECKED, 10)
+        wait_for(lambda: read_validity(engine) == Validity(hubs, is_due=True), 30)
+    wait_for(lambda: read_validity(engine) == UNCHECKED, 30)
 
 
 def test_a_label_that_joins_a_distractor_to_the_person_beside(
@@ -174,8 +174,8 @@ def test_a_label_that_joins_a_distractor_to_the_person_beside(
         patches.setattr(CalibrationSchedule, "renew_if_due", lambda *_: None)
         gallery.label([tuple(gallery.pks[-2:])], same=True)
         hubs = frozenset([owner_of(gallery, gallery.pks[-2]), 2 * gallery.pks[-1] + 1])
-        wait_for(lambda: read_validity(engine) == Validity(hubs, is_due=True), 10)
-    wait_for(lambda: read_validity(engine) == UNCHECKED, 10)
+        wait_for(lambda: read_validity(engine) == Validity(hubs, is_due=True), 30)
+    wait_for(lambda: read_validity(engine) == UNCHECKED, 30)
 
 
 def test_a_check_of_many_faces_does_not_have_the_next_one_wait(
