@@ -21,7 +21,7 @@ from app.deps.server import configuration, connections, draining, progress, prot
 from app.deps.server.configuration import configure_server
 from app.deps.server.connections import ConnectionRegister, group_address
 from app.deps.server.draining import DrainingServer
-from app.deps.server.progress import MIN_BYTES_PER_STALL, Stall
+from app.deps.server.progress import MIN_BYTES_PER_STALL, AnswerDeadline, Stall
 from app.deps.server.security_headers import SECURITY_HEADERS
 from app.deps.server.unread_bodies import UnreadBodyMiddleware
 from tests.raw_http import RawAnswer, connect, read_answer, read_one_answer
@@ -562,6 +562,17 @@ def test_connections_are_many_from_half_of_a_limit_on(limit: int, limit_per_addr
 def test_idle_connections_outlast_those_of_common_clients_and_proxies() -> None:
     nginx_seconds = 60  # its default keepalive_timeout of an upstream; httpx closes after 5
     assert nginx_seconds < protocol.MAX_IDLE_SECONDS
+
+
+def test_where_the_system_does_not_tell_what_was_read_what_it_has_taken_over_counts() -> None:
+    """An old Linux, or a sandbox, knows fewer figures of a connection."""
+    connection: Any = SimpleNamespace(family=socket.AF_INET, getsockopt=lambda *_: bytes(104))
+    deadline = AnswerDeadline()
+    deadline.has_new_answer = True
+    assert not deadline.is_over(connection, 5000, now=100.0)
+    assert not deadline.is_over(connection, 1000, now=100.0 + progress.MAX_READ_SECONDS)
+    assert deadline.is_over(connection, 1000, now=100.1 + progress.MAX_READ_SECONDS)
+    assert not deadline.is_over(connection, 0, now=100.1 + progress.MAX_READ_SECONDS), "it was read in the end"
 
 
 def test_a_stall_ends_with_enough_bytes() -> None:

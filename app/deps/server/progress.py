@@ -62,9 +62,9 @@ class ReadProgress(NamedTuple):
     @classmethod
     def measure(cls, connection: socket, unsent_bytes: int) -> "ReadProgress":
         """Ask the system about an open connection. unsent_bytes: that it has not taken over yet"""
-        if not _is_measured(connection):
+        info = connection.getsockopt(IPPROTO_TCP, TCP_INFO, TCP_INFO_BYTES) if _is_measured(connection) else b""
+        if len(info) < TCP_INFO_BYTES:  # an old Linux, or a sandbox that stands in for one
             return cls(-unsent_bytes, unsent_bytes)
-        info = connection.getsockopt(IPPROTO_TCP, TCP_INFO, TCP_INFO_BYTES)
         [read_bytes] = struct.unpack_from("=Q", info, ACKNOWLEDGED_OFFSET)
         [queued_bytes] = struct.unpack("=i", ioctl(connection.fileno(), TIOCOUTQ, bytes(4)))
         return cls(read_bytes, queued_bytes + unsent_bytes)
