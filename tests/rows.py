@@ -152,7 +152,7 @@ class GalleryWriter:
         measurements = {
             "calibration": _fit_calibration(np.float64(genuine).tobytes(), np.float64(impostor).tobytes()),
             "default_fmr": 0.001,
-            "faces": 10**9,
+            "faces": len(self.pks),
         }
         measurements["open_set"] = open_set and {"calibration": open_set, "rates": []}
         with writing(self.resources.database) as session:

@@ -97,12 +97,12 @@ def test_ordinary_people_change_nothing(gallery: GalleryWriter, engine: Engine, 
 def test_a_label_that_names_a_face_in_the_middle_of_all(
     gallery: GalleryWriter, engine: Engine, unmeasured: None
 ) -> None:
-    gallery.add({MODEL.id: MIDDLE}, [None])
-    hub = 2 * gallery.pks[-1] + 1
-    wait_for(lambda: read_validity(engine) == Validity(frozenset([hub])))
-    gallery.label([(gallery.pks[0], gallery.pks[-1])], same=True)
+    gallery.add({MODEL.id: MIDDLE.repeat(6, axis=0)}, [None] * 6)
+    hubs = [2 * pk + 1 for pk in gallery.pks[-6:]]
+    wait_for(lambda: read_validity(engine) == Validity(frozenset(hubs)))
+    gallery.label([(gallery.pks[0], pk) for pk in gallery.pks[-6:]], same=True)
     person = owner_of(gallery, gallery.pks[0])
-    wait_for(lambda: read_validity(engine) == Validity(frozenset([hub, person]), is_due=True))
+    wait_for(lambda: read_validity(engine) == Validity(frozenset([*hubs, person]), is_due=True))
 
 
 @pytest.mark.parametrize("is_poorer", [False, True])

@@ -256,7 +256,7 @@ def test_changing_the_number_of_matches_searches_again(service: Service, page: P
 
 def test_the_decision_is_shown_above_the_matches(service: Service, page: Page, tmp_path: Path) -> None:
     service.client.put("/v1/collections/verdicts").raise_for_status()
-    faces = gallery.enrol(service.resources, "verdicts", range(40), shots=4, strength=0.3)
+    faces = gallery.enrol(service.resources, "verdicts", range(40), shots=4, strength=0.2)
     path = f"/v1/collections/verdicts/faces/{faces[0].face_id}/search"
     page.wait(lambda: service.client.post(path).json()["threshold"] is not None)
     page.open(f"verdicts/search/{faces[0].face_id}")

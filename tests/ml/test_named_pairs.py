@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ml.calibration import ImpostorDistances, NamedPairs, extrapolate_tail, sample_impostors
-from ml.calibration.named_pairs import MIN_PAIRS, MIN_PEOPLE_PAIRS
+from ml.calibration.named_pairs import MIN_PAIRS, MIN_PEOPLE_PAIRS, find_design_effect
 from ml.distances import EUCLIDEAN
 from ml.identification.open_set import NameCounts, OpenSetCalibration
 from ml.identification.person_distance import NEAREST_FACE
@@ -83,12 +83,12 @@ def test_few_people_or_few_pairs_tell_nothing() -> None:
     rows, people = draw_faces(4, 30, 0.3, 0)
     few_people = NamedPairs.measure(rows, people, NOBODY, EUCLIDEAN)
     assert few_people is not None
-    assert (few_people.people.n, few_people.faces.n > MIN_PAIRS) == (6, True)
-    assert few_people.people.n < MIN_PEOPLE_PAIRS
+    assert (few_people.people_pairs, few_people.faces.n > MIN_PAIRS) == (6, True)
+    assert few_people.people_pairs < MIN_PEOPLE_PAIRS
     assert few_people.is_of_few_people
     few_faces = NamedPairs.measure(*draw_faces(9, 2, 0.3, 0), NOBODY, EUCLIDEAN)
     assert few_faces is not None
-    assert (few_faces.faces.n, few_faces.people.n, few_faces.is_of_few_people) == (144, 36, False)
+    assert (few_faces.faces.n, few_faces.people_pairs, few_faces.is_of_few_people) == (144, 36, False)
     beside = NamedPairs.measure(rows, people, draw_faces(50, 1, 0.3, 1)[0], EUCLIDEAN)
     assert beside is not None
     assert not beside.is_of_few_people, "distractors are people, too"
@@ -100,14 +100,25 @@ def test_few_people_or_few_pairs_tell_nothing() -> None:
 
 
 @pytest.mark.parametrize("draw", [np.random.default_rng(0).normal, np.random.default_rng(0).gumbel])
-@pytest.mark.parametrize(("n", "min_pairs"), [(36, MIN_PEOPLE_PAIRS), (300, MIN_PAIRS), (5000, MIN_PAIRS)])
-def test_a_tail_is_extrapolated_to_the_safe_side(draw: Callable[..., np.ndarray], n: int, min_pairs: int) -> None:
+@pytest.mark.parametrize(("n", "alike"), [(36, 10), (300, 1), (300, 4), (5000, 1)])
+def test_a_tail_is_extrapolated_to_the_safe_side(draw: Callable[..., np.ndarray], n: int, alike: int) -> None:
     """The left tail of Gumbel's distribution is short."""
     true = np.sort(draw(size=2_000_000))
     for fmr in (1e-2, 1e-3, 1e-4):
-        found = [extrapolate_tail(ImpostorDistances.of(draw(size=n)), fmr, min_pairs) for _ in range(200)]
+        samples = [draw(size=n).repeat(alike) for _ in range(200)]
+        found = [extrapolate_tail(ImpostorDistances.of(sample), fmr, float(alike)) for sample in samples]
         accepted = np.searchsorted(true, np.array(found, float)) / len(true)
         assert np.mean(accepted) < 1.5 * fmr
+
+
+def test_the_design_effect_is_the_size_of_groups_that_are_all_alike_and_1_without_groups() -> None:
+    rng, groups = np.random.default_rng(0), np.arange(300).repeat(20)
+    alike, independent = rng.normal(size=300)[groups], rng.normal(size=6000)
+    assert find_design_effect(alike, groups) == pytest.approx(20)
+    assert find_design_effect(independent, groups) == pytest.approx(1, abs=0.3)
+    assert find_design_effect(alike + independent, groups) == pytest.approx(1 + 19 / 2, rel=0.15)
+    assert find_design_effect(independent, np.arange(6000)) == 1
+    assert find_design_effect(np.ones(6000), groups) == 20
 
 
 def test_pairs_survive_json() -> None:
