@@ -17,7 +17,9 @@ MIN_PEOPLE_PAIRS = 10
 MAX_TAIL_RANK, MAX_TAIL_SHARE = 10, 0.04
 """The nearest pair from which a tail is extrapolated: the 10th, or a nearer one of few pairs. Its slope is taken up to
 the pair of ten times this rank."""
-MAX_SAMPLED_PAIRS = 100_000
+MIN_SAMPLED_PAIRS, MAX_SAMPLED_PAIRS = 20_000, 100_000
+MAX_COMPARED_NUMBERS = 200_000_000
+"""Of the pairs of a sample, unless these would be fewer than MIN_SAMPLED_PAIRS."""
 
 
 def extrapolate_tail(pairs: ImpostorDistances, fmr: float, design_effect: float = 1.0) -> float | None:
@@ -93,7 +95,8 @@ class NamedPairs:
 
         rows: (n, d) faces with a name; people: (n,) whom they show; distractors: (m, d)
         """
-        pairs = draw_impostor_pairs(people, MAX_SAMPLED_PAIRS, seed)
+        count = int(np.clip(MAX_COMPARED_NUMBERS / rows.shape[1], MIN_SAMPLED_PAIRS, MAX_SAMPLED_PAIRS))
+        pairs = draw_impostor_pairs(people, count, seed)
         if not len(pairs):
             return None
         distances, both = metric.pair_distances(rows, pairs), np.sort(people[pairs], axis=1)
@@ -101,7 +104,7 @@ class NamedPairs:
         design_effect = find_design_effect(distances, groups)
         of_distractors = None
         if len(distractors):
-            between = draw_pairs_between(len(rows), len(distractors), MAX_SAMPLED_PAIRS, seed)
+            between = draw_pairs_between(len(rows), len(distractors), count, seed)
             of_distractors = ImpostorDistances.of(metric.pair_distances(np.concatenate([rows, distractors]), between))
         return cls(ImpostorDistances.of(distances), int(groups.max()) + 1, design_effect, of_distractors)
 

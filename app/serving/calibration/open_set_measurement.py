@@ -29,7 +29,7 @@ MAX_DISTRACTOR_SEARCHES = 1500
 MAX_MULTIPLICATIONS = 1e11
 """The limit of work, unless it would leave fewer than MIN_SEARCHES searches."""
 MIN_COMPARED, MAX_COMPARED = 30, 300
-MAX_PAIRED_FACES = 5000
+MIN_PAIRED_FACES, MAX_PAIRED_FACES, PAIRED_BYTES = 500, 5000, 16 * 2**20
 """Of faces with a name, and of distractors, of whose pairs a sample is measured."""
 NEAR_SHARE, MAX_EXCESS, MAX_DEVIATIONS = 0.2, 0.13, 2.0
 """The nearest fifth of strangers. How many more of the distractors may be as near as these: a share, or standard
@@ -163,8 +163,9 @@ def measure_open_set(
 def _measure_named_pairs(
     index: LockedIndex, people: GalleryPeople, probes: ProbeFaces, rng: np.random.Generator
 ) -> NamedPairs | None:
+    limit = int(np.clip(PAIRED_BYTES // (4 * index.dim), MIN_PAIRED_FACES, MAX_PAIRED_FACES))
     named, distractors = (
-        rng.permutation(np.flatnonzero(chosen))[:MAX_PAIRED_FACES] for chosen in (probes.is_named, probes.is_distractor)
+        rng.permutation(np.flatnonzero(chosen))[:limit] for chosen in (probes.is_named, probes.is_distractor)
     )
     rows, others = (index.rows(people.ids[positions]) for positions in (named, distractors))
     return NamedPairs.measure(rows, people.owners[named], others, index.metric)
