@@ -602,7 +602,7 @@ def test_a_gallery_is_measured_when_a_tenth_of_its_people_have_gone_or_refused(
                 values = {"retain_until": soon} if how == "expired" else {"consent": False}
                 change_subject(session, "staff", f"q{i}", SubjectIn.model_validate(values))
     resources.notifier.notify("changes")
-    until(lambda: count_strangers(engine) == 107)
+    until(lambda: count_strangers(engine) == 107, 60)
 
 
 def test_a_gallery_that_an_earlier_version_measured_is_measured_again(resources: Resources, engine: Engine) -> None:
