@@ -85,8 +85,7 @@ class NamedPairs:
 
     @property
     def is_of_few_people(self) -> bool:
-        """Whether pairs of the gallery tell nothing, however many photos there are: fewer than five people, and nobody
-        else."""
+        """Whether these are pairs of fewer than five people alone, which tell nothing, however many the photos."""
         return self.people_pairs < MIN_PEOPLE_PAIRS and self.distractors is None
 
     @classmethod
