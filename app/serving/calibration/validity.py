@@ -8,7 +8,8 @@ from functools import partial
 from app.db.tables import now
 from app.resources import Resources
 from app.serving.background_tasks import BackgroundTasks
-from app.serving.calibration.validity_check import Checked, Measured, check
+from app.serving.calibration.measured import Measured
+from app.serving.calibration.validity_check import Checked, check
 from app.serving.deployments import DeploymentKey, ServedDeployment, Validity
 from app.serving.index_builder import IndexKey
 from app.serving.loaded_index import LoadedIndex

@@ -1,0 +1,155 @@
+"""Search for people of an index as if they were strangers, to see whether its measured thresholds still hold."""
+
+import math
+import time
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from app.db.tables import Face
+from app.serving.calibration.gallery_faces import GalleryFaces, read_faces, read_refused_faces
+from app.serving.calibration.learned_gallery import read_learned_gallery
+from app.serving.calibration.measured import Losses, Measured
+from app.serving.calibration.open_set_measurement import LockedIndex
+from app.serving.loaded_index import LoadedIndex
+from app.storage.installation_key import InstallationKey
+from ml.identification.new_hubs import StrangerProbes, exceed_rates, find_named_often
+from ml.identification.open_set import MIN_GALLERY_SHARE
+from ml.identification.searches import MAX_OWN_FACES, GalleryPeople, search_gallery
+from ml.types import Ids
+
+MIN_PROBES, MAX_PROBES, MAX_NEWCOMERS = 200, 1000, 200
+MAX_MULTIPLICATIONS = 2e10
+"""The limit of work of one check, unless it would leave fewer than MIN_PROBES."""
+REST_RATIO = 20.0
+"""A search waits so many times as long as the last one took. So does a check for what it took to count changes: what it
+does for each new face it does once."""
+
+
+@dataclass(frozen=True, eq=False)
+class GallerySearch:
+    """What searches for people of the gallery without their own faces have shown.
+
+    probes: what new faces are compared with; losses: what was lost by then
+    named_often: owners who are named too often since; next_at: when it may be repeated, by the monotonic clock
+    """
+
+    probes: StrangerProbes
+    losses: Losses
+    named_often: frozenset[int]
+    next_at: float
+
+
+@dataclass(frozen=True)
+class NewcomerSearch:
+    """What searches for people who were enrolled since the measurement, without their own faces, have shown.
+
+    exceeds_rates: see `exceed_rates`; is_due: whether more have come since the last one
+    next_at: when it may be repeated, by the monotonic clock
+    """
+
+    exceeds_rates: bool = False
+    is_due: bool = False
+    next_at: float = -math.inf
+
+
+@dataclass(frozen=True, eq=False)
+class SearchableFaces:
+    """The faces of an index that may be found now. usable: (n,) their pks; everybody: of the collection, as named"""
+
+    index: LoadedIndex
+    everybody: GalleryFaces
+    usable: Ids
+    indexed: int
+
+    @classmethod
+    def read(cls, session: Session, index: LoadedIndex) -> Self:
+        """Read them from the index and the tables."""
+        indexed, everybody = index.read_ids(), read_faces(session, index.key.collection)
+        is_refused = np.isin(everybody.ids, read_refused_faces(session, index.key.collection))
+        return cls(index, everybody, everybody.ids[np.isin(everybody.ids, indexed) & ~is_refused], len(indexed))
+
+    def limit_probes(self) -> int:
+        """Return for how many people to search."""
+        work = max(1, len(self.usable) * self.index.dim)
+        return int(np.clip(MAX_MULTIPLICATIONS / work, MIN_PROBES, MAX_PROBES))
+
+    def find_people(self, kept: Ids, named: GalleryFaces) -> tuple[GalleryPeople, Ids, LockedIndex]:
+        """Return the people of the (n,) kept faces, the (n,) owners of these, and the index that finds only them.
+
+        named: everybody, by the names that count
+        """
+        faces = named.restrict_to(kept)
+        people = GalleryPeople.from_rows(faces.ids, faces.subjects, faces.is_distractor)
+        return people, faces.owners, LockedIndex(self.index, kept if len(kept) < self.indexed else None)
+
+
+def search_measured(
+    session: Session,
+    installation_key: InstallationKey,
+    index: LoadedIndex,
+    measured: Measured,
+    losses: Losses,
+    measured_joined: AbstractSet[tuple[int, int]],
+) -> GallerySearch:
+    """Search for people of the measured gallery as if they were strangers.
+
+    If people may have lost the next person, who kept them from being named, the gallery as it is now is searched, too.
+
+    measured_joined: whom labels joined when it was measured
+    """
+    started = time.monotonic()
+    faces = SearchableFaces.read(session, index)
+    kept = _find_measured_faces(session, installation_key, index, measured, faces.usable)
+    former, owners, searched = faces.find_people(kept, faces.everybody.join(dict(measured_joined)))
+    probes = StrangerProbes.draw(searched, former, owners, faces.limit_probes())
+    named_often = _find_named_often(faces, measured) if losses else frozenset[int]()
+    ended = time.monotonic()
+    return GallerySearch(probes, losses, named_often, ended + REST_RATIO * (ended - started))
+
+
+def _find_named_often(faces: SearchableFaces, measured: Measured) -> frozenset[int]:
+    """Return the owners who are named too often when people of the gallery as it is now are searched for."""
+    people, owners, searched = faces.find_people(faces.usable, faces.everybody.join(measured.joined))
+    outcomes = search_gallery(searched, people, people.sample_rivals(faces.limit_probes()), measured.rule)
+    owner_of = np.zeros(len(people.is_named), np.int64)
+    owner_of[people.owners] = owners
+    hubs = owner_of[sorted(find_named_often(outcomes, measured.levels))].tolist()
+    return measured.list_owners(frozenset(hubs))
+
+
+def search_newcomers(session: Session, index: LoadedIndex, measured: Measured) -> NewcomerSearch:
+    """Search for people all of whose faces have come since the measurement."""
+    started = time.monotonic()
+    faces = SearchableFaces.read(session, index)
+    named = faces.everybody.name_labelled(measured.labelled).join(measured.joined)
+    people, _, searched = faces.find_people(faces.usable, named)
+    was_measured = np.bincount(people.owners[people.ids <= measured.last_face], minlength=len(people.is_named)) > 0
+    is_new = people.is_named & ~was_measured & (people.face_counts <= MAX_OWN_FACES)
+    newcomers = int(is_new.sum())
+    positions = people.sample(is_new, min(newcomers, MAX_NEWCOMERS), np.random.default_rng(0))
+    outcomes = search_gallery(searched, people, positions, measured.rule)
+    exceeds_rates = exceed_rates(outcomes, newcomers, measured.people, measured.levels)
+    ended = time.monotonic()
+    return NewcomerSearch(exceeds_rates, False, ended + REST_RATIO * (ended - started))
+
+
+def _find_measured_faces(
+    session: Session, installation_key: InstallationKey, index: LoadedIndex, measured: Measured, usable: Ids
+) -> Ids:
+    """Return those of (n,) usable faces that were measured and have not changed since.
+
+    If most have changed, as when all are given a source, those that have changed count too.
+    """
+    of_collection = select(Face.pk).where(Face.collection_id == index.key.collection)
+    changed = np.array(session.scalars(of_collection.where(Face.change > measured.since)).all(), np.int64)
+    if measured.trained_at is None:
+        present = usable[usable <= measured.last_face]
+    else:
+        present = usable[read_learned_gallery(session, installation_key, index.model, index.key).find_learned(usable)]
+    unchanged = usable[np.isin(usable, changed, invert=True)]
+    return unchanged if len(unchanged) >= MIN_GALLERY_SHARE * len(present) else present
