@@ -12,7 +12,7 @@ from app.allocator import tune_allocator
 from app.config import AUDIT_FOLDER, DETECTOR_FOLDER, MODEL_FOLDER, SNAPSHOT_FOLDER, Settings
 from app.db.database_file import find_database_path
 from app.db.servers.reach import DatabaseReach, find_reach
-from app.db.session import close_database, open_database
+from app.db.session import REQUEST_THREADS, close_database, open_database
 from app.queue.notifier import Notifier
 from app.startup import CannotStart
 from app.storage.audit_log.chain import AuditChain
@@ -105,11 +105,14 @@ class Resources:
 
 
 @contextmanager
-def open_resources(settings: Settings, is_running: bool = False) -> Iterator[Resources]:
+def open_resources(
+    settings: Settings, is_running: bool = False, kept_connections: int = REQUEST_THREADS
+) -> Iterator[Resources]:
     """Open the resources, and close them at the end of the block.
 
     The home of an earlier version is brought to the folder names of this one first.
     is_running: the service runs already, so its home is not made anew if it is gone
+    kept_connections: as `open_database`
     Raises CannotStart if it is, ml.Unavailable if the settings name a detector that is not installed, OSError if a
     folder cannot be made.
     """
@@ -119,7 +122,8 @@ def open_resources(settings: Settings, is_running: bool = False) -> Iterator[Res
     upgrade_home(settings.home)
     for folder in FOLDERS:
         (settings.home / folder).mkdir(parents=True, exist_ok=True)
-    database, notifier = open_database(settings.database, settings.home), Notifier(settings.redis_url)
+    database = open_database(settings.database, settings.home, kept_connections)
+    notifier = Notifier(settings.redis_url)
     try:
         resources = Resources(
             settings=settings,

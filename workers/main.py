@@ -20,6 +20,8 @@ from workers.worker import Worker
 
 log = logging.getLogger("likeness.worker")
 TRAINING_NICENESS = 15
+KEPT_CONNECTIONS = 1
+"""To the database. A second one, as to renew a lease, is seldom needed, and would keep its caches for hours."""
 
 
 def _check_at_start(worker: Worker) -> None:
@@ -47,7 +49,8 @@ def run_worker(queue: str, threads: int, report_ready: Callable[[], None] | None
         with exit_with_reason():
             settings = Settings.from_env(os.environ)
         with exit_with_reason(settings):
-            resources = stack.enter_context(open_resources(settings, is_running=report_ready is not None))
+            is_running = report_ready is not None
+            resources = stack.enter_context(open_resources(settings, is_running, KEPT_CONNECTIONS))
             worker = Worker(resources, queue)
             _check_at_start(worker)
         for number in (signal.SIGTERM, signal.SIGINT):

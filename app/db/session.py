@@ -19,6 +19,7 @@ from app.db.visibility import RestrictedSession
 
 REQUEST_THREADS = 40
 """The number of threads that Starlette has. With fewer connections, requests would wait for one."""
+MAX_CONNECTIONS = REQUEST_THREADS + 24
 FAULTY_STATEMENT_STATES = ("42", "54")
 """The classes of PostgreSQL's errors that a repetition does not help: wrong statements, and too complex ones."""
 CACHED_STATEMENTS = 48
@@ -50,7 +51,7 @@ CHECK_OPTION = "check"
 MISSING_TABLE = "no such table"
 
 
-def open_database(url: str, home: Path | None) -> Engine:
+def open_database(url: str, home: Path | None, kept_connections: int = REQUEST_THREADS) -> Engine:
     """Open a database.
 
     SQLite runs in WAL mode, waits 10 s for a lock, syncs the disk at every commit, and overwrites what is deleted.
@@ -58,12 +59,14 @@ def open_database(url: str, home: Path | None) -> Engine:
     Errors do not show the values of a statement, which would be names in a log.
     home: of the service, whose processes know whether they hear of changes, and which servers of PostgreSQL were left
         behind; None: of no service
+    kept_connections: how many stay open while nobody uses them; those beyond are closed when they are returned
     """
+    pool = {"pool_size": kept_connections, "max_overflow": MAX_CONNECTIONS - kept_connections}
     if not url.startswith("sqlite"):
-        options = {"pool_size": REQUEST_THREADS, "max_overflow": 24, "pool_pre_ping": True, "hide_parameters": True}
+        options = {"pool_pre_ping": True, "hide_parameters": True}
         stated = make_url(url).query
         limits = {name: value for name, value in CONNECTION_LIMITS.items() if name not in stated}
-        database = create_engine(url, connect_args=limits, **options)
+        database = create_engine(url, connect_args=limits, **pool, **options)
         event.listen(database, "handle_error", report_internal_error)
         event.listen(database, "begin", _begin_postgres)
         watch_server(database, home)
@@ -71,12 +74,12 @@ def open_database(url: str, home: Path | None) -> Engine:
         return database
     database = create_engine(
         url,
-        pool_size=REQUEST_THREADS + 24,
         pool_use_lifo=True,
         pool_recycle=CONNECTION_SECONDS,
         hide_parameters=True,
         connect_args={"check_same_thread": False, "cached_statements": CACHED_STATEMENTS},
         json_deserializer=parse_stored_json,
+        **pool,
     )
     event.listen(database, "handle_error", report_damage)
     event.listen(database, "connect", _prepare_sqlite)

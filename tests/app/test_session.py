@@ -53,6 +53,15 @@ def test_the_connection_that_was_returned_last_is_used_first(settings: Settings)
     close_database(database)
 
 
+def test_connections_beyond_those_that_are_kept_are_closed_when_they_are_returned(settings: Settings) -> None:
+    settings.home.mkdir(parents=True, exist_ok=True)
+    database = open_database(settings.database, settings.home, kept_connections=1)
+    with database.connect() as first, database.connect() as second:
+        drivers = [one.connection.driver_connection for one in (first, second)]
+    assert [is_closed(driver) for driver in drivers] == [True, False], "the one that was returned first is kept"
+    close_database(database)
+
+
 def test_a_connection_to_sqlite_is_opened_anew_after_some_minutes(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
