@@ -11,6 +11,8 @@ def run() -> None:
     assert url, "the address of the database is missing"
     database = open_database(url, context.config.attributes.get("home"))
     with database.execution_options(writes=True).connect() as connection:
+        if database.dialect.name == "sqlite":  # what refers to a table would be deleted while that is made anew
+            connection.connection.execute("PRAGMA foreign_keys=OFF")  # no effect within a transaction
         context.configure(
             connection,
             target_metadata=Base.metadata,

@@ -300,3 +300,40 @@ def test_keys_keep_working_and_the_audit_log_can_be_stored(old: str) -> None:
     assert "expires_at" not in {column["name"] for column in tables.get_columns("keys")}
     with open_engine(old).begin() as connection:
         assert connection.execute(text("select digest, role from keys")).all() == [("d", "admin")]
+
+
+def test_the_keys_of_people_and_labels_are_not_used_again(old: str) -> None:
+    command.upgrade(make_config(old), "0026")
+    subject = "insert into subjects (pk, collection_id, id, metadata, created_at) values ({}, 'c', '{}', '{{}}', 1)"
+    label = (
+        'insert into labels (pk, task, face_a, face_b, same, "by", note, created_at)'
+        " values ({}, 'identity', 5, 6, true, 'ana', '', 1)"
+    )
+    with open_engine(old).begin() as connection:
+        for row in (
+            subject.format(3, "ada"),
+            subject.format(8, "bob"),
+            "update faces set subject_pk = 3",
+            "insert into faces (pk, face_id, collection_id, role, image_id, number, bounding_box, landmarks, quality,"
+            " metadata, change, created_at) values (6, 'g', 'c', 'gallery', 'j', 0, '{}', '[]', '{}', '{}', 7, 1)",
+            label.format(4),
+            "insert into face_clusters (pk, collection_id, state, probability, suggested_subject_pk, created_at)"
+            " values (9, 'c', 'open', 0.99, 3, 1)",
+        ):
+            connection.execute(text(row))
+    upgrade_database(old, None)
+    with open_engine(old).begin() as connection:
+        assert connection.execute(text("select pk, id from subjects order by pk")).all() == [(3, "ada"), (8, "bob")]
+        assert connection.execute(text("select pk, subject_pk from faces order by pk")).all() == [(5, 3), (6, None)]
+        assert connection.execute(text("select pk, face_a, face_b from labels")).all() == [(4, 5, 6)]
+        assert connection.execute(text("select suggested_subject_pk from face_clusters")).scalar() == 3
+        if connection.dialect.name == "sqlite":
+            assert connection.execute(text("pragma foreign_key_check")).all() == []
+            connection.execute(text("delete from subjects where id = 'bob'"))
+            connection.execute(text("delete from labels"))
+            connection.execute(text(subject.replace("{}, 'c'", "null, 'c'").format("eve")))
+            connection.execute(text(label.format("null")))
+            assert connection.execute(text("select max(pk) from subjects")).scalar() == 9
+            assert connection.execute(text("select pk from labels")).scalar() == 5
+    indexes = {index["name"] for index in inspect(open_engine(old)).get_indexes("labels")}
+    assert {"labels_of_a_task", "labels_of_a_pair"} <= indexes

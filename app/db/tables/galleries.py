@@ -38,10 +38,10 @@ class Collection(Base):
 
 
 class Subject(Base):
-    """A person. `id` is chosen by the client and unique in the collection."""
+    """A person. `id` is chosen by the client and unique in the collection; `pk` is never used again."""
 
     __tablename__ = "subjects"
-    __table_args__ = (UniqueConstraint("collection_id", "id"),)
+    __table_args__ = (UniqueConstraint("collection_id", "id"), {"sqlite_autoincrement": True})
     pk: Mapped[int] = mapped_column(BigId, primary_key=True)
     collection_id: Mapped[str] = mapped_column(ForeignKey("collections.id", ondelete="CASCADE"))
     id: Mapped[str] = mapped_column(String(255))
@@ -127,6 +127,7 @@ class Label(Base):
     __table_args__ = (
         Index("labels_of_a_task", "task", "pk"),
         Index("labels_of_a_pair", "task", "face_a", "face_b"),
+        {"sqlite_autoincrement": True},
     )
     pk: Mapped[int] = mapped_column(BigId, primary_key=True)
     task: Mapped[str] = mapped_column(ForeignKey("tasks.name"))
