@@ -1,7 +1,7 @@
 """Search the index until there are enough people, group faces by person, and apply the labels about them."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from app.search.enrolled_faces import read_faces
 from app.search.params import SearchParams
 from app.serving.faces.found_faces import FoundFaces
 from ml.identification.person_distance import SHORTLIST_PEOPLE
-from ml.identification.searches import FACES_PER_SEARCH, MAX_FACES_PER_SEARCH
+from ml.identification.searches import FACES_PER_SEARCH, MAX_FACES_PER_SEARCH, MAX_RIVAL_DEPTH
 from ml.indexes.base import Neighbours
 from ml.types import Ids, Rows
 
@@ -38,11 +38,15 @@ class QueryCandidates(NamedTuple):
 
     offsets_of: person -> the offsets of their faces, both nearest first
     groups: these people or, for `group_by=face`, faces
+    shortlist: the people to compare: the nearest, and the nearest who may be the next person
+    is_shortlist_full: whether so many of these may be the next person that others have no part in the decision
     """
 
     offsets_of: Mapping[int, list[int]]
     groups: list[Group]
     corrections: Corrections
+    shortlist: list[int]
+    is_shortlist_full: bool
 
 
 class Candidates(NamedTuple):
@@ -51,6 +55,7 @@ class Candidates(NamedTuple):
     criteria: the models, with what was known of people when their faces were looked up
     distances: at each offset, infinity where there is no face; faces: all that are still enrolled, by their offsets
     owners, people: at each offset, the number of the face's owner and that of their person, -1 where there is no face
+    distractors: people of whom a distractor was returned
     is_complete: searching further would have changed nothing
     """
 
@@ -60,6 +65,7 @@ class Candidates(NamedTuple):
     faces: FoundFaces
     owners: list[int]
     people: list[int]
+    distractors: frozenset[int]
     queries: list[QueryCandidates]
     is_complete: bool
 
@@ -127,6 +133,7 @@ def _group_neighbours(
     owners = faces.owners.tolist()
     people = _find_people(criteria, owners)
     corrections = _find_corrections(criteria, queries[0], neighbours.ids, people, excluded)
+    distractors = frozenset([people[offset] for offset in faces.distractors])
     width = neighbours.ids.shape[1]
     grouped = []
     for query, of_query in enumerate(corrections):
@@ -134,10 +141,13 @@ def _group_neighbours(
         kept = people[start:end]
         if of_query is not NO_CORRECTIONS:
             kept = _leave_out(of_query, neighbours.ids[query], kept)
-        grouped.append(_group_faces(start, kept, of_query, params))
-    is_complete = all(_is_complete(neighbours, query, of_query, params) for query, of_query in enumerate(grouped))
+        grouped.append(_group_faces(start, kept, of_query, params, distractors))
+    depth = 0 if criteria.faces is not None and not criteria.faces.has_rivals else MAX_RIVAL_DEPTH
+    is_complete = all(
+        _is_complete(neighbours, query, of_query, params, depth) for query, of_query in enumerate(grouped)
+    )
     distances = neighbours.distances.ravel().tolist()
-    return Candidates(criteria, neighbours, distances, faces, owners, people, grouped, is_complete)
+    return Candidates(criteria, neighbours, distances, faces, owners, people, distractors, grouped, is_complete)
 
 
 def _find_people(criteria: Criteria, owners: list[int]) -> list[int]:
@@ -176,7 +186,9 @@ def _leave_out(corrections: Corrections, pks: Ids, people: Sequence[int]) -> lis
     return [-1 if person in ruled_out or pk in separated else person for person, pk in faces]
 
 
-def _group_faces(start: int, people: Sequence[int], corrections: Corrections, params: SearchParams) -> QueryCandidates:
+def _group_faces(
+    start: int, people: Sequence[int], corrections: Corrections, params: SearchParams, distractors: frozenset[int]
+) -> QueryCandidates:
     """Group the faces of one query by person, or leave each by itself, in the order of their nearest faces.
 
     start: the offset of its first face; people: of its faces, -1 for those that are left out
@@ -192,14 +204,36 @@ def _group_faces(start: int, people: Sequence[int], corrections: Corrections, pa
         groups = list(offsets_of.items())
     else:
         groups = [(person, [offset]) for offset, person in enumerate(people, start) if person >= 0]
-    return QueryCandidates(offsets_of, groups, corrections)
+    return QueryCandidates(offsets_of, groups, corrections, *_choose_people(offsets_of, distractors))
 
 
-def _is_complete(neighbours: Neighbours, query: int, of_query: QueryCandidates, params: SearchParams) -> bool:
-    """Whether a further search would change nothing: neither the matches nor who is compared for the decision."""
+def _choose_people(people: Iterable[int], distractors: frozenset[int]) -> tuple[list[int], bool]:
+    """Return the shortlist of these people, nearest first, and whether it is full.
+
+    Faces without a name are not the next person. They take no place of somebody who may be.
+    """
+    shortlist, rivals = list[int](), 0
+    for person in people:
+        is_rival = person % 2 == 0 or person in distractors
+        if is_rival or len(shortlist) < SHORTLIST_PEOPLE:
+            shortlist.append(person)
+        rivals += is_rival
+        if rivals == SHORTLIST_PEOPLE:
+            return shortlist, True
+    return shortlist, False
+
+
+def _is_complete(
+    neighbours: Neighbours, query: int, of_query: QueryCandidates, params: SearchParams, rival_depth: int
+) -> bool:
+    """Whether a further search would change nothing: neither the matches nor who is compared for the decision.
+
+    rival_depth: among how many faces to look for people to compare
+    """
     groups = of_query.groups
     if not isinstance(neighbours, MixedNeighbours):
-        if len(groups) >= params.limit and len(of_query.offsets_of) >= SHORTLIST_PEOPLE:
+        is_deep = of_query.is_shortlist_full or neighbours.ids.shape[1] >= rival_depth
+        if len(groups) >= params.limit and len(of_query.offsets_of) >= SHORTLIST_PEOPLE and is_deep:
             return True
         return bool(neighbours.ids[query, -1] < 0)  # the probed cells have no more
     bound = neighbours.bound[query]

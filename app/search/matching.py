@@ -31,7 +31,6 @@ from app.serving.deployments import ServedModel
 from app.serving.faces.columns import DISTRACTOR, GALLERY
 from app.serving.faces.found_faces import FoundFaces
 from ml.identification.label_constraints import LabelledPair
-from ml.identification.person_distance import SHORTLIST_PEOPLE
 from ml.identification.searches import FACES_PER_SEARCH
 from ml.identification.templates import PersonTemplate, template_distances
 from ml.types import Ids, Rows
@@ -151,22 +150,15 @@ def _compute_person_distances(
 def _list_nearest_people(candidates: Candidates) -> list[dict[int, float]]:
     """Return for each query: person -> distance of the nearest face, of the people to compare."""
     return [
-        {
-            person: candidates.distances[offsets[0]]
-            for person, offsets in islice(of_query.offsets_of.items(), SHORTLIST_PEOPLE)
-        }
+        {person: candidates.distances[of_query.offsets_of[person][0]] for person in of_query.shortlist}
         for of_query in candidates.queries
     ]
 
 
-def _find_distractors(search: _Search) -> set[int]:
+def _find_distractors(search: _Search) -> frozenset[int]:
     """Return the numbers of the distractors among the candidates, with those whom the filter leaves out."""
-    return {
-        candidates.people[offset]
-        for candidates in (search.candidates, search.unfiltered)
-        if candidates is not None
-        for offset in candidates.faces.distractors
-    }
+    hidden = search.unfiltered.distractors if search.unfiltered is not None else frozenset[int]()
+    return search.candidates.distractors | hidden
 
 
 def _compute_template_distances(
@@ -185,17 +177,25 @@ def _rank_people(
     """Return the nearest groups of a query, by person distance if it is known, then by distance."""
     limit = max(params.limit, FACES_PER_SEARCH)
     if search.unfiltered is not None:
-        chosen = islice(of_query.offsets_of, SHORTLIST_PEOPLE)
-        person_distances = {person: person_distances[person] for person in chosen}
+        person_distances = {person: person_distances[person] for person in of_query.shortlist}
     if params.group_by == "face" or not person_distances:
-        return _rank_groups(search, of_query, of_query.groups[:limit], person_distances)
-    count = len(person_distances)  # the first groups are these people
-    order = sorted(range(count), key=list(person_distances.values()).__getitem__)
-    groups = [of_query.groups[number] for number in order] + of_query.groups[count : max(params.limit, count)]
+        return _rank_groups(search, of_query, _list_faces(of_query, person_distances, limit), person_distances)
+    order = sorted(person_distances, key=person_distances.__getitem__)
+    others = (group for group in of_query.groups if group[0] not in person_distances)
+    groups = [(person, of_query.offsets_of[person]) for person in order]
+    groups += islice(others, max(0, params.limit - len(order)))
     ranked = _rank_groups(search, of_query, groups, person_distances)
-    if search.threshold.kind == "fpir" and any(match.is_named or match.is_distractor for match in ranked[:count]):
+    if search.threshold.kind == "fpir" and any(m.is_named or m.is_distractor for m in ranked[: len(order)]):
         return ranked  # nobody farther away can pass, or has a part in the decision
-    return ranked + _rank_groups(search, of_query, of_query.groups[len(ranked) : limit], person_distances)
+    return ranked + _rank_groups(search, of_query, list(islice(others, max(0, limit - len(ranked)))), person_distances)
+
+
+def _list_faces(of_query: QueryCandidates, people: Iterable[int], limit: int) -> list[Group]:
+    """Return the nearest faces, and the nearest of each of these people, who have a part in the decision."""
+    faces = of_query.groups[:limit]
+    listed = {offsets[0] for _, offsets in faces}
+    nearest = ((person, of_query.offsets_of[person][:1]) for person in people)
+    return faces + [face for face in nearest if face[1][0] not in listed]
 
 
 def _rank_groups(

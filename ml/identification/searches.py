@@ -27,7 +27,9 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 FACES_PER_SEARCH, MAX_FACES_PER_SEARCH = 48, 65_536
-"""A search looks at so many faces first, and at four times as many again until its shortlist is full."""
+"""A search looks at so many faces first, and at four times as many again until they are of ten people."""
+MAX_RIVAL_DEPTH = 768
+"""It also goes on until ten of them count as people, up to so many faces: those without a name may show one person."""
 MAX_OWN_FACES = 200
 """People with more faces are not searched for, because their own faces would fill the list of neighbours."""
 MAX_BATCH_SEARCHES, BATCH_NUMBERS, BATCH_NEIGHBOURS = 256, 1 << 21, 1 << 20
@@ -199,7 +201,8 @@ def list_people(
 ) -> tuple[Shortlist, Shortlist]:
     """Find the nearest people of (Q, d) rows, as a search of the service does: it goes on until its shortlist is full.
 
-    Where the nearest faces are all of one person, a search that stops there knows no next person.
+    Where the nearest faces are all of one person, or without a name, a search that stops there knows no next person.
+    Faces without a name are not on the shortlists: the own person's would hide everybody else from a stranger's search.
 
     own: (Q,) the person of each row, -1 if it is nobody's; probes: (Q,) the id of its face, -1 if it has none
     Returns the shortlists without the own person, and without the probe alone.
@@ -210,19 +213,23 @@ def list_people(
     k, missing = min(limit, FACES_PER_SEARCH + own_faces), np.arange(len(rows))
     while len(missing):
         size = max(1, BATCH_NEIGHBOURS // k)
-        has_more = np.zeros(len(rows), np.bool_)
+        has_more, has_ten_people = np.zeros(len(rows), np.bool_), np.zeros(len(rows), np.bool_)
         for batch in (missing[start : start + size] for start in range(0, len(missing), size)):
             neighbours = index.search(rows[batch], k)
             owners = _find_owners(people, neighbours.ids)
-            others = np.where(owners == own[batch, None], -1, owners)
-            without_self = np.where(neighbours.ids == probes[batch, None], -1, owners)
-            for known, kept in ((without_person, others), (without_probe, without_self)):
-                near = shortlist(kept, neighbours.distances)
+            is_own, is_rival = owners == own[batch, None], people.is_rival[owners] & (owners >= 0)
+            is_probe = neighbours.ids == probes[batch, None]
+            for known, left_out in ((without_person, is_own), (without_probe, is_probe)):
+                near = shortlist(np.where(is_rival & ~left_out, owners, -1), neighbours.distances)
                 known.people[batch], known.nearest[batch] = near.people, near.nearest
             has_more[batch] = neighbours.ids[:, -1] >= 0
+            if not is_rival.all():
+                near = shortlist(np.where(is_own, -1, owners), neighbours.distances)
+                has_ten_people[batch] = near.people[:, -1] >= 0
         if k == limit:
             break
-        k, missing = min(limit, 4 * k), np.flatnonzero(has_more & (without_person.people[:, -1] < 0))
+        is_short = (without_person.people[:, -1] < 0) & ~(has_ten_people & (k >= MAX_RIVAL_DEPTH))
+        k, missing = min(limit, 4 * k), np.flatnonzero(has_more & is_short)
     return without_person, without_probe
 
 

@@ -434,6 +434,21 @@ def test_a_face_without_a_name_matches_by_its_own_distance(api: Api, gallery: Ga
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("group_by", ["subject", "face"])
+def test_faces_without_a_name_do_not_hide_the_person_behind_them(
+    api: Api, gallery: GalleryWriter, group_by: str
+) -> None:
+    """Ten people are compared. Faces without a name are shown, and take no place of one who has a name."""
+    calibrate(api, gallery, measured(gallery))
+    query = ROWS[7] + np.float32(0.02)
+    nearer = query + np.float32(1e-4) * np.random.default_rng(0).normal(size=(60, len(query))).astype(np.float32)
+    gallery.add({MODEL.id: nearer}, [None] * 60)
+    face = by_vector(api, query, group_by=group_by, limit=3).json()["faces"][0]
+    assert (face["decision"], face["subject"] and face["subject"]["id"]) == ("match", "p002")
+    if group_by == "subject":
+        assert [m["subject"] and m["subject"]["id"] for m in face["matches"]] == ["p002", None, None]
+
+
 def test_a_person_whom_a_label_rules_out_is_not_named(api: Api, gallery: GalleryWriter) -> None:
     calibrate(api, gallery, measured(gallery))
     [stranger] = gallery.add({MODEL.id: ROWS[7:8] + np.float32(0.02)}, [None])

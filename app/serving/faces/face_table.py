@@ -70,6 +70,11 @@ class FaceTable:
             sign * int(ends.searchsorted(at, side="right")) for sign, ends in self._changed_ends
         )
 
+    @property
+    def has_rivals(self) -> bool:
+        """Whether there may be people with a name, or distractors."""
+        return bool(len(self.columns.subjects.pks) or self.columns.has_distractors or self.changed)
+
     @cached_property
     def _changed_ends(self) -> tuple[tuple[int, NDArray[np.float64]], ...]:
         """The rising ends of use of the changed faces: as the columns have them, to be subtracted, and as they are."""
