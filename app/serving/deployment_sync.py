@@ -20,7 +20,7 @@ from app.serving.calibration.validity import ValidityChecks
 from app.serving.compensation.schedule import RenewalSchedule
 from app.serving.compensation.store import read_compensation
 from app.serving.deployment_rows import DeploymentRow
-from app.serving.deployments import RecentlyRequested, Registry, ServedDeployment, drop_indexes_of
+from app.serving.deployments import DeploymentKey, RecentlyRequested, Registry, ServedDeployment, drop_indexes_of
 from app.serving.faces.face_table import FaceTable
 from app.serving.faces.face_table_loader import CollectionKey, FaceTables
 from app.serving.faces.lost_faces import hash_contents, take_out_lost
@@ -30,6 +30,7 @@ from app.serving.index_snapshots import SnapshotStore
 from app.serving.labels.constraints import ServedConstraints
 from app.serving.labels.updates import LabelUpdates
 from app.serving.loaded_index import LoadedIndex
+from app.serving.reporter import Reporter
 from app.serving.scores import Scores
 from ml.errors import LikenessError
 from ml.indexes import MAX_FLAT_FACES
@@ -53,12 +54,21 @@ class DeploymentSync:
     """What the follower does for one deployment. Only the follower's thread calls it; requests read the registry.
 
     Each step is short: slow work runs as a background task, and a later step takes its result.
+
+    prepared: deployments that can be served for the first time once `reporter` has reported them. From then on erasures
+        wait for this process, so the step that follows reads all that has been erased without waiting for it
     """
 
     def __init__(
-        self, resources: Resources, registry: Registry, recently_requested: RecentlyRequested, snapshots: SnapshotStore
+        self,
+        resources: Resources,
+        registry: Registry,
+        recently_requested: RecentlyRequested,
+        snapshots: SnapshotStore,
+        reporter: Reporter,
     ) -> None:
-        self.resources, self.registry = resources, registry
+        self.resources, self.registry, self.reporter = resources, registry, reporter
+        self.prepared: dict[DeploymentKey, ServedDeployment] = {}
         self.recently_requested, self.snapshots = recently_requested, snapshots
         self.loader = IndexLoader(resources, snapshots)
         self.tasks = BackgroundTasks(lambda: resources.notifier.notify("changes"))
@@ -107,6 +117,7 @@ class DeploymentSync:
         for key in keys:
             self.tasks.discard(("load", key))
             self.tasks.discard(("build", key))
+        self.prepared.pop(row.key, None)
         served = self.registry.get(row.key)
         if served is None or served.collection_created_at != row.collection_created_at:
             self.face_tables.forget(row.collection_key)
@@ -127,6 +138,7 @@ class DeploymentSync:
     def drop_all_but(self, known: set[tuple[str, str, float]]) -> None:
         """Stop serving collections that were deleted, and delete their snapshots. known: those that still exist"""
         self.face_tables.drop_all_but({CollectionKey(collection, created_at) for collection, _, created_at in known})
+        self.prepared = {key: one for key, one in self.prepared.items() if (*key, one.collection_created_at) in known}
         for served in self.registry.all():
             if (served.collection, served.task, served.collection_created_at) not in known:
                 key = served.collection, served.task
@@ -190,7 +202,8 @@ class DeploymentSync:
 
     def _swap_champion(self, session: Session, served: ServedDeployment | None, row: DeploymentRow) -> None:
         """Swap in the champion once it is loaded. While it loads, only the old champion stays in memory."""
-        indexes = dict(served.indexes) if served else {}
+        known = served or self._take_prepared(row)
+        indexes = dict(known.indexes) if known else {}
         if row.champion not in indexes:
             if served is not None and len(indexes) > 1:
                 indexes = {model_id: index for model_id, index in indexes.items() if index is served.champion}
@@ -200,21 +213,29 @@ class DeploymentSync:
                 return
             indexes[row.champion] = loaded
         kept = {model_id: indexes[model_id] for model_id in row.pointers.values() if model_id in indexes}
-        constraints = served.constraints if served else self.label_updates.update(session, ServedConstraints(), row)
-        served = ServedDeployment(
+        constraints = known.constraints if known else self.label_updates.update(session, ServedConstraints(), row)
+        swapped = ServedDeployment(
             *row.key,
             row.collection_created_at,
             row.version,
             row.pointers,
-            {},
+            kept,
             {},
             row.updated_at,
             served.faces if served else self.face_tables.bring_to(row.collection_key, row.change),
             constraints,
             row.shadow_share,
         )
-        self._publish(session, served, kept)
+        if served is None and swapped.champion.state.change and not self.reporter.has_reported(swapped):
+            self.prepared[row.key] = swapped
+            return
+        self._publish(session, swapped, kept)
         log.info("index.served collection=%s task=%s model=%s", *row.key, row.champion)
+
+    def _take_prepared(self, row: DeploymentRow) -> ServedDeployment | None:
+        """Return what is prepared of a deployment. It is reported no more unless it is prepared again or served."""
+        prepared = self.prepared.pop(row.key, None)
+        return prepared if prepared is not None and row.champion in prepared.indexes else None
 
     def _update_faces(self, session: Session, served: ServedDeployment, row: DeploymentRow) -> ServedDeployment:
         """Bring what is known of the faces to the collection's last change, before the index.

@@ -38,8 +38,8 @@ class IndexFollower:
         self.resources, self.registry = resources, registry
         self.process = make_process_name()
         self.snapshots = SnapshotStore(resources.indexes)
-        self.sync = DeploymentSync(resources, registry, recently_requested, self.snapshots)
         self.reporter = Reporter(resources.database, self.process)
+        self.sync = DeploymentSync(resources, registry, recently_requested, self.snapshots, self.reporter)
         self.last_step_at = float("-inf")  # when all deployments were last checked, by the monotonic clock
         self._not_before: dict[DeploymentKey, float] = {}
         self._failures: dict[DeploymentKey, str] = {}  # the last error of each that has failed
@@ -88,13 +88,14 @@ class IndexFollower:
         self._failures = {row.key: self._failures[row.key] for row in rows if row.key in self._failures}
         self.sync.drop_all_but({(row.collection, row.task, row.collection_created_at) for row in rows})
         with snapshot(self.resources.database) as session:  # a transaction begins with the first question
-            for row in rows:
+            # first those that are prepared, before labels of others are read
+            for row in sorted(rows, key=lambda row: row.key not in self.sync.prepared):
                 if not self._stopping.is_set() and row.key not in self._not_before:
                     self._synchronise(session, row)
         if self.resources.reach is not None:
             self.resources.reach.note_caught_up(began_at)
         self.sync.tasks.tidy()
-        self.reporter.report(self.registry.all())
+        self.reporter.report((*self.registry.all(), *self.sync.prepared.values()))
         self.last_step_at = time.monotonic()
 
     def _take_out_lost(self, rows: list[DeploymentRow]) -> None:
@@ -149,6 +150,8 @@ class IndexFollower:
         """
         if self.resources.reach is not None and self.resources.reach.find_fault():
             return 0.0  # the last step began before the database was back
+        if any(map(self.reporter.has_reported, self.sync.prepared.values())):
+            return 0.0  # they can be served now
         poll = max(0.0, began_at + self.resources.settings.poll_seconds - time.monotonic())
         return poll if self.reporter.due_in is None else min(poll, self.reporter.due_in)
 

@@ -94,6 +94,11 @@ class Reporter:
         if with_heartbeat:
             self._last_heartbeat_at = self._written_at
 
+    def has_reported(self, served: ServedDeployment) -> bool:
+        """Whether erasures wait until this process serves their changes of the deployment's collection."""
+        state = self._reported.get((served.collection, served.task))
+        return state is not None and state[-1] == served.collection_created_at
+
     def _make_row(self, key: DeploymentKey, state: ReportedState, at: float) -> dict[str, object]:
         names = ("collection_id", "task", "model_id", "change", "vectors")
         return {"process": self.process, "seen_at": at, **dict(zip(names, (*key, *state[:-1]), strict=True))}

@@ -1,10 +1,12 @@
 """Processes report what they serve at once, and while changes come all the time, a few times a second."""
 
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from sqlalchemy import delete, select, update
 
@@ -12,9 +14,13 @@ from app.db.session import reading, writing
 from app.db.tables import Collection, Follower, now
 from app.galleries.deletion import delete_collection
 from app.publishing.pointers import lock_collection
+from app.serving.deployment_sync import DeploymentSync
+from app.serving.engine import Engine
+from app.serving.labels.constraints import ServedConstraints
+from app.serving.labels.updates import LabelUpdates
 from app.serving.reporter import MAX_REPORT_SECONDS, MIN_INTERVAL_SECONDS, Reporter, have_followers_caught_up
 from tests.databases import remove_test_data
-from tests.rows import GalleryWriter, make_model
+from tests.rows import GalleryWriter, make_model, people
 
 MODEL = make_model("m-reported")
 
@@ -150,3 +156,74 @@ def test_a_report_and_the_deletion_of_its_collection_do_not_wait_for_each_other(
             time.sleep(0.2)
             delete_collection(session, collection)
         reported.result(10)
+
+
+def test_erasures_wait_for_a_process_before_it_serves_faces_for_the_first_time(
+    resources: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that started named people for seconds after their final receipt: it had read the rows before the labels."""
+    gallery = GalleryWriter(resources).make(MODEL)
+    gallery.add({MODEL.id: people(3, 1)[0]}, ["ann", "bob", "cy"])
+    with writing(resources.database) as session:
+        session.execute(update(Collection).values(created_at=now() - MAX_REPORT_SECONDS))
+    ann, bob, cy = gallery.pks
+    erased, named, update_labels, publish = list[int](), list[set[int]](), LabelUpdates.update, DeploymentSync._publish
+    engine = Engine(resources)
+
+    def erase(pk: int) -> None:
+        if pk not in erased:
+            gallery.remove([pk])
+            erased.append(pk)
+
+    def is_final() -> bool:
+        with reading(resources.database) as session:
+            return have_followers_caught_up(session, "staff", len(erased) + 1)
+
+    def erase_and_update_labels(*args: Any) -> ServedConstraints:
+        erase(ann)
+        assert is_final() or bob in erased
+        return update_labels(*args)
+
+    def erase_and_publish(*args: Any) -> None:
+        erase(bob)
+        assert not is_final()
+        publish(*args)
+        faces = engine.registry.all()[0].faces
+        named.append(set(faces.read(np.array([ann, bob, cy], np.int64), now())))
+
+    monkeypatch.setattr(LabelUpdates, "update", erase_and_update_labels)
+    monkeypatch.setattr(DeploymentSync, "_publish", erase_and_publish)
+    step_until(engine, lambda: named)
+    assert named[0] == {bob, cy}
+    time.sleep(MIN_INTERVAL_SECONDS)
+    engine.follower.step()
+    assert is_final()
+
+
+def step_until(engine: Engine, condition: Callable[[], object]) -> None:
+    """Step as the follower's thread does, until the condition holds."""
+    for _ in range(100):
+        engine.follower.step()
+        if condition():
+            return
+        engine.resources.notifier.wait("changes", 0.1)
+    raise AssertionError("it did not come true")
+
+
+def test_a_process_that_fails_to_serve_a_deployment_holds_up_no_erasure(
+    resources: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gallery = GalleryWriter(resources).make(MODEL)
+    gallery.add({MODEL.id: people(1, 1)[0]}, ["ann"])
+    engine, failed = Engine(resources), list[int]()
+
+    def fail(*_: Any) -> None:
+        failed.append(1)
+        raise ValueError("it cannot be served")
+
+    monkeypatch.setattr(DeploymentSync, "_publish", fail)
+    step_until(engine, lambda: failed)
+    time.sleep(MIN_INTERVAL_SECONDS)
+    engine.follower.step()
+    with reading(resources.database) as session:
+        assert session.scalars(select(Follower.change)).all() == []
