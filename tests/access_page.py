@@ -73,8 +73,9 @@ that key and make another one.
 `LIKENESS_POLL_SECONDS`, at most one second; with Redis, at once. One that alone has lost PostgreSQL may accept it
 [for about five seconds](databases.md#postgresql). Open streams of events end within a second. A request whose body is
 still arriving is refused, too: its key is looked up again with each part of the body. So is one that waited to write:
-its key is looked up again right before the commit. An answer that is being read, such as a photo, is sent on, for
-[a minute](http.md#limits) or little more. Jobs that were accepted go on: cancel them.
+its key is looked up again right before the commit, and a key that rotates or revokes itself before it is changed: a
+secret that a rotation has ended cannot take the key from its owner. An answer that is being read, such as a photo, is
+sent on, for [a minute](http.md#limits) or little more. Jobs that were accepted go on: cancel them.
 
 The last admin's key that is bound to no collection and never expires cannot be revoked (409): make another one first,
 over HTTP or on the server with `likeness keys create --role admin`. If there is no such key, for example in a database

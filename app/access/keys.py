@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from app.db.lookups import get_row
 from app.db.tables import Key, now
 from app.deps.caller import Caller, Role
-from app.deps.key_secrets import find_opened_keys, is_working
+from app.deps.key_secrets import check_still_opened, find_opened_keys, is_working
 from app.errors import Conflict, Forbidden, Invalid
 from app.storage.audit_log.notes import note_audited
 from ml.files import hash_bytes
@@ -55,10 +55,10 @@ def create_key(
 def rotate_key(session: Session, key_id: str, overlap_seconds: float, caller: Caller | None = None) -> tuple[Key, str]:
     """Give a key another secret. The current secret is accepted for the overlap; an earlier one no longer.
 
-    Raises NotFound, Conflict if the key is revoked or has expired, Forbidden if the key lasts longer than the caller's.
+    Raises NotFound, Conflict if the key is revoked or has expired, Forbidden if the key lasts longer than the caller's,
+    Unauthenticated if the caller's secret has ended meanwhile.
     """
-    key: Key = get_row(session, "key", key_id)
-    session.refresh(key, with_for_update=True)
+    key = _lock_key(session, key_id, caller)
     note_audited(session, key.collections)
     if caller is not None:
         check_grant(caller, key.collections, key.expires_at)
@@ -69,6 +69,18 @@ def rotate_key(session: Session, key_id: str, overlap_seconds: float, caller: Ca
     key.digest = hash_secret(secret)
     session.flush()
     return key, secret
+
+
+def _lock_key(session: Session, key_id: str, caller: Caller | None) -> Key:
+    """Return the newest row of a key, locked. Raises NotFound, or Unauthenticated if the caller's secret has ended.
+
+    The caller may wait for a rotation or revocation of its own key, after which it may change nothing.
+    """
+    key: Key = get_row(session, "key", key_id)
+    session.refresh(key, with_for_update=True)
+    if caller is not None and caller.key_id == key_id:
+        check_still_opened(session, caller)
+    return key
 
 
 def find_caller(session: Session, secret: str) -> Caller | None:
@@ -103,14 +115,16 @@ def list_lasting_admins(session: Session) -> list[Key]:
     return [key for key in session.scalars(admins.order_by(Key.id).with_for_update()) if not key.collections]
 
 
-def revoke_key(session: Session, key_id: str) -> None:
+def revoke_key(session: Session, key_id: str, caller: Caller | None = None) -> None:
     """Revoke a key with all its secrets; revoking it again changes nothing.
 
-    Raises NotFound, or Conflict for the last admin's key that is bound to no collection and never expires.
+    Raises NotFound, Conflict for the last admin's key that is bound to no collection and never expires, Unauthenticated
+    if the caller's secret has ended meanwhile.
     """
-    key: Key = get_row(session, "key", key_id)
+    lasting = list_lasting_admins(session)
+    key = _lock_key(session, key_id, caller)
     note_audited(session, key.collections)
-    if [admin.id for admin in list_lasting_admins(session)] == [key.id]:
+    if [admin.id for admin in lasting] == [key.id]:
         raise Conflict(
             "this is the last admin's key that is bound to no collection and never expires; make another one, then "
             "revoke it"

@@ -73,10 +73,10 @@ def rotate_key(
     summary="Revoke a key",
     openapi_extra={**ADMIN, **KEY, **REVOKES} | audit_as("key.revoke"),
 )
-def revoke_key(key_id: KeyId, session: WriteDep, resources: ResourcesDep) -> None:
+def revoke_key(key_id: KeyId, session: WriteDep, caller: CallerDep, resources: ResourcesDep) -> None:
     """The key is refused from now on; other API processes may accept it for one second more. 409 for the last admin's
     key that is bound to no collection and never expires: make another one first."""
-    keys.revoke_key(session, key_id)
+    keys.revoke_key(session, key_id, caller)
     _notify_after_commit(session, resources)
 
 

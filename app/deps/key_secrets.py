@@ -29,6 +29,7 @@ def find_opened_keys(session: Session, digests: Collection[str], at: float) -> d
     The lookup is by hash, so its timing reveals nothing about the secrets.
     """
     known = select(Key).where(or_(Key.digest.in_(digests), Key.previous_digest.in_(digests)))
+    known = known.execution_options(populate_existing=True)  # a key that was read before may have been revoked since
     opened: dict[str, OpenedKey] = {}
     for key in session.scalars(known):
         if is_working(key, at):

@@ -76,6 +76,29 @@ def test_a_request_that_waited_for_a_lock_is_not_carried_out_after_its_key_was_r
     assert world.send("GET", f"{base}/subjects/ada", "admin").json()["external_id"] == "ada"
 
 
+@pytest.mark.parametrize("ended", ["rotated", "revoked"])
+@pytest.mark.parametrize("method", ["rotate", "revoke"])
+def test_a_secret_that_has_ended_meanwhile_changes_its_own_key_no_more(world: World, method: str, ended: str) -> None:
+    """A thief took the key from its owner, who had just ended the stolen secret."""
+    made = make_key(world, role="admin")
+    headers, path = {"x-api-key": made["key"]}, f"/v1/keys/{made['id']}"
+
+    def send() -> int:
+        if method == "rotate":
+            return world.client.post(f"{path}:rotate", headers=headers, json={"overlap_seconds": 0}).status_code
+        return world.client.delete(path, headers=headers).status_code
+
+    with ThreadPoolExecutor(1) as pool:
+        with writing(world.resources.database) as session:
+            _, secret = keys.rotate_key(session, made["id"], 0.0)
+            if ended == "revoked":
+                keys.revoke_key(session, made["id"])
+            status = pool.submit(send)
+            time.sleep(1.0)
+        assert status.result() == 401
+    assert is_accepted(world.client, secret) == (ended == "rotated")
+
+
 def test_a_key_may_revoke_itself(world: World) -> None:
     made = world.send("POST", "/v1/keys", "admin", json={"role": "admin"}).json()
     headers = {"x-api-key": made["key"]}
