@@ -65,7 +65,7 @@ def get_snapshot(snapshot: SnapshotId, session: ReadDep) -> SnapshotOut:
 )
 def delete_snapshot(snapshot: SnapshotId, session: WriteDep, resources: ResourcesDep) -> None:
     """Deletes its files at once. 409 while it is being written: cancel its job first."""
-    service.delete_snapshot(session, resources.settings.home, snapshot)
+    service.delete_snapshot(session, resources, snapshot)
 
 
 @router.post(

@@ -1,13 +1,12 @@
 """Start, list, delete and restore snapshots that are kept in the home."""
 
-from pathlib import Path
-
 from fastapi import Response
-from sqlalchemy import func, or_, select
+from sqlalchemy import event, func, or_, select
 from sqlalchemy.orm import Session
 
 from app.config import Settings
 from app.db.lookups import get_collection, get_row
+from app.db.session import writing
 from app.db.tables import Collection, Job, KeptSnapshot
 from app.deps.caller import Caller
 from app.deps.job_response import JobOut, point_to_job
@@ -16,6 +15,7 @@ from app.errors import Conflict, Forbidden, Invalid
 from app.kept_snapshots.schemas import RestoreIn, SnapshotIn, SnapshotOut, SnapshotStarted
 from app.queue.jobs import LIVE_STATES, enqueue
 from app.queue.messages import RestoreSnapshot, TakeSnapshot
+from app.resources import Resources
 from app.storage.audit_log.notes import note_audited
 from app.storage.snapshot_folders import delete_folder, list_folders_of
 
@@ -75,15 +75,28 @@ def get_snapshot(session: Session, snapshot: str) -> SnapshotOut:
     return SnapshotOut.of(row, session.get(Job, row.job_id) if row.job_id else None)
 
 
-def delete_snapshot(session: Session, home: Path, snapshot: str) -> None:
-    """Delete a snapshot with its files. Raises NotFound, or Conflict while its job runs."""
+def delete_snapshot(session: Session, resources: Resources, snapshot: str) -> None:
+    """Delete a snapshot, and its files after the commit. Raises NotFound, or Conflict while its job runs.
+
+    Until the files are gone, its row says that it failed: if the process ends before, a sweep removes both.
+    """
     row: KeptSnapshot = get_row(session, "snapshot", snapshot)
     note_audited(session, [row.collection_id])
     if get_snapshot(session, snapshot).state in ("queued", "writing"):
         raise Conflict(f"the snapshot is being written; cancel its job {row.job_id} first")
-    for folder in list_folders_of(home, row.id):
-        delete_folder(folder)
-    session.delete(row)
+    row.finished_at = row.job_id = None
+    event.listen(session, "after_commit", lambda _: _delete_files(resources, snapshot), once=True)
+
+
+def _delete_files(resources: Resources, snapshot: str) -> None:
+    """Delete the files of a snapshot that nobody can use any more, then its row. Raises Busy, OSError."""
+    with writing(resources.database) as session:
+        row = session.get(KeptSnapshot, snapshot, with_for_update=True)
+        if row is None:
+            return  # another request has deleted it
+        for folder in list_folders_of(resources.settings.home, snapshot):
+            delete_folder(folder)
+        session.delete(row)
 
 
 def start_restore(session: Session, snapshot: str, body: RestoreIn, caller: Caller, response: Response) -> JobOut:

@@ -18,11 +18,12 @@ from app.cli.main import app as cli
 from app.cli.server.preparation import create_first_key
 from app.config import Settings
 from app.db.session import reading, writing
-from app.db.tables import AuditEntry, AuditHead, Collection, Key, StoredResponse, now
+from app.db.tables import AuditEntry, AuditHead, Collection, KeptSnapshot, Key, StoredResponse, now
 from app.deps.caller import Caller
 from app.errors import Conflict
 from app.resources import Resources, open_resources
 from app.storage.audit_log.verification import verify_chain
+from app.storage.snapshot_folders import MANIFEST, locate_snapshot
 from tests.databases import migrate
 from tests.service import serve_api
 from tests.two_collections import MINE, World, open_world
@@ -74,6 +75,29 @@ def test_a_request_that_waited_for_a_lock_is_not_carried_out_after_its_key_was_r
             time.sleep(1.0)
         assert status.result() == 401
     assert world.send("GET", f"{base}/subjects/ada", "admin").json()["external_id"] == "ada"
+
+
+def test_a_key_that_is_revoked_meanwhile_deletes_no_snapshot(world: World) -> None:
+    """It was answered 401, and the files were gone, of a snapshot that was listed as ready."""
+    made = world.send("POST", "/v1/keys", "admin", json={"role": "admin"}).json()
+    database, path = world.resources.database, "/v1/snapshots/waiting"
+    folder = locate_snapshot(world.resources.settings.home, "waiting")
+    folder.mkdir(parents=True)
+    (folder / MANIFEST).write_text("{}")
+    with writing(database) as session:
+        session.add(KeptSnapshot(id="waiting", finished_at=now()))
+    with ThreadPoolExecutor(1) as pool:
+        with writing(database) as session:
+            session.execute(update(KeptSnapshot).where(KeptSnapshot.id == "waiting").values(faces=1))
+            session.execute(update(Key).where(Key.id == made["id"]).values(revoked_at=now()))
+            answer = pool.submit(world.client.delete, path, headers={"x-api-key": made["key"]})
+            time.sleep(1.0)
+        assert answer.result().status_code == 401
+    assert (folder / MANIFEST).exists()
+    assert world.send("GET", path, "admin").json()["state"] == "ready"
+    assert world.send("DELETE", path, "admin").status_code == 204
+    assert not folder.exists()
+    assert world.send("GET", path, "admin").status_code == 404
 
 
 @pytest.mark.parametrize("ended", ["rotated", "revoked"])

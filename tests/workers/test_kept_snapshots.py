@@ -1,5 +1,6 @@
 """Snapshots over HTTP: taken, restored beside their collection, and without what is erased in the service."""
 
+import os
 import resource
 import shutil
 import tarfile
@@ -24,7 +25,8 @@ from app.db.tables import Collection, Erasure, Face, Job, KeptSnapshot, Subject,
 from app.deps.caller import Caller
 from app.errors import Busy, Conflict, Invalid
 from app.galleries.erased_names import ErasedNames
-from app.kept_snapshots.schemas import SnapshotIn
+from app.kept_snapshots import service
+from app.kept_snapshots.schemas import SnapshotIn, SnapshotOut
 from app.kept_snapshots.service import start_snapshot
 from app.queue import jobs
 from app.queue.messages import ExamineGallery, RestoreSnapshot, TakeSnapshot
@@ -347,6 +349,37 @@ def test_what_an_interrupted_snapshot_has_left_is_removed(staff: Resources) -> N
     erasure = erase_subject(staff)
     work_until(staff, lambda: read_state(staff, erasure) == "final")
     assert (left.exists(), live.exists()) == (False, True)
+
+
+def test_a_deletion_of_a_snapshot_that_was_interrupted_is_completed(
+    staff: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = locate_snapshot(staff.settings.home, "kept")
+    folder.mkdir()
+    (folder / MANIFEST).write_text("{}")
+    with writing(staff.database) as session:
+        session.add(KeptSnapshot(id="kept", finished_at=now(), created_at=now() - 100_000))
+
+    def interrupt(_: Path) -> None:
+        raise OSError("the process ends")
+
+    def read_snapshot() -> str | None:
+        with reading(staff.database) as session:
+            row = session.get(KeptSnapshot, "kept")
+            return row and SnapshotOut.of(row, None).state
+
+    def delete() -> None:
+        with writing(staff.database) as session:
+            service.delete_snapshot(session, staff, "kept")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(service, "delete_folder", interrupt)
+        with pytest.raises(OSError, match="process ends"):
+            delete()
+    assert (remove_unfinished_snapshots(staff), read_snapshot()) == (0, "failed"), "its folder is new"
+    os.utime(folder, (0, 0))
+    assert (remove_unfinished_snapshots(staff), read_snapshot()) == (1, None)
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
