@@ -17,15 +17,16 @@ from starlette.requests import ClientDisconnect
 
 from app.deps.held_bytes import PHOTO_BYTES, HeldShare
 from app.deps.server.json_limits import check_json
+from app.deps.uploads.photo_form import check_charset, is_form, open_form, yield_body
 from app.deps.uploads.single_file_form import find_single_file
 from app.errors import Busy, Invalid
 
 FILE_PART = "file"
 JSON_PARSERS = CapacityLimiter(2)
-"""Parsing JSON with a photo takes several times its bytes, so that few bodies are parsed at once."""
+"""Parsing JSON with a photo takes several times its bytes, so that few bodies are parsed at once. So for forms."""
 MAX_SHOWN_NAME = 64
 MAX_WHOLE_FORM_BYTES = 2**20
-"""A form of so many bytes stays in memory while it arrives, as each of its files would."""
+"""A form of so many bytes stays in memory while it arrives."""
 IMAGE_FORMATS = "JPEG, PNG, WebP or BMP"
 BINARY = {"type": "string", "contentMediaType": "application/octet-stream", "description": IMAGE_FORMATS}
 BASE64 = {"type": "string", "contentEncoding": "base64", "description": f"{IMAGE_FORMATS}, as base64"}
@@ -83,7 +84,11 @@ def read_photos(shape: type[PhotoBody]) -> Callable[[Request], AsyncIterator[Pho
 
 
 async def _read_json(request: Request, shape: type[PhotoBody], share: HeldShare) -> PhotoBody:
-    """Read a JSON body. If too many bytes are held already, the rest of the body is read and dropped."""
+    return await run_sync(_parse_json, shape, await _read_whole(request, share), limiter=JSON_PARSERS)
+
+
+async def _read_whole(request: Request, share: HeldShare) -> bytearray:
+    """Read a body into memory. If too many bytes are held already, the rest of it is read and dropped. Raises Busy."""
     data, refusal = bytearray(), None
     async for chunk in request.stream():
         try:
@@ -95,24 +100,31 @@ async def _read_json(request: Request, shape: type[PhotoBody], share: HeldShare)
             data.clear()
     if refusal is not None:
         raise refusal
-    return await run_sync(_parse_json, shape, data, limiter=JSON_PARSERS)
+    return data
 
 
 async def _read_form(request: Request, shape: type[PhotoBody], share: HeldShare) -> PhotoBody:
     """Read a form. Its files are on disk until here, if they are large."""
-    length = request.headers.get("content-length", "")
+    content_type, length = request.headers.get("content-type", ""), request.headers.get("content-length", "")
+    if not is_form(content_type):
+        return _parse_form(shape, [], {})
+    check_charset(content_type)
+    blocks: AsyncIterator[bytes] = request.stream()
     if length.isdigit() and int(length) <= MAX_WHOLE_FORM_BYTES:
-        photo = find_single_file(request.headers.get("content-type", ""), await request.body())
+        body = bytes(await _read_whole(request, share))
+        photo = find_single_file(content_type, body)
         if photo is not None:
-            share.add(len(photo))
             return _parse_form(shape, [photo], {})
-    async with request.form() as form:
+        blocks = yield_body(body)
+    async with open_form(request.headers, blocks, len(shape.model_fields), share.add) as form:
         _check_repeated_fields(form, shape)
         parts = [part for part in form.getlist(FILE_PART) if isinstance(part, UploadFile)]
         share.add(sum(part.size or 0 for part in parts))
         files = [await part.read() for part in parts]
         fields = {name: form[name] for name in form if name != FILE_PART and form[name]}
-    return _parse_form(shape, files, fields)
+    if not fields:  # nothing that takes time to validate
+        return _parse_form(shape, files, {})
+    return await run_sync(_parse_form, shape, files, fields, limiter=JSON_PARSERS)
 
 
 def _check_repeated_fields(form: FormData, shape: type[PhotoBody]) -> None:
