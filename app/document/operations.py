@@ -34,6 +34,8 @@ PROBLEMS_WITH_ARCHIVE: tuple[Refusal, ...] = (
     (422, "InvalidArchive"),
     (422, "InvalidRequest"),
 )
+UNPARSED_BODIES = ("archive", "lines")
+"""What the framework does not parse."""
 
 HEADERS_BY_STATUS = {
     "202": ("Location", "Retry-After"),
@@ -61,7 +63,8 @@ def derive_problems(path: str, method: str, operation: dict[str, Any]) -> set[Re
         ("next_token" in names, [(422, "InvalidPaginationToken")]),
         ("if-match" in names, [(412, "PreconditionFailed")]),
         (body, [(413, "RequestTooLarge")]),
-        (body and kind != "archive", [(400, "InvalidRequest")]),  # an archive is not parsed by the framework
+        (body and kind not in UNPARSED_BODIES, [(400, "InvalidRequest")]),
+        (kind == "lines", [(422, "InvalidRequest")]),
         (kind == "photo", PROBLEMS_WITH_PHOTO),
         (kind == "archive", PROBLEMS_WITH_ARCHIVE),
         (True, [(status, code) for status, code in operation.pop("x-problems", ())]),

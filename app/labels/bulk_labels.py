@@ -6,10 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from anyio import from_thread
-from fastapi import Request
 from pydantic import ValidationError
-from starlette.datastructures import FormData, UploadFile
 
 from app.deps.server.json_limits import JsonLimits, check_json
 from app.errors import Invalid
@@ -21,20 +18,6 @@ MAX_LINES = 10 * MAX_LABELS  # a note in CSV may have several
 MAX_LINE_CHARACTERS = 65_536
 LINE_LIMITS = JsonLimits(keys=64, values=128, depth=8)
 NEEDED = {name for name, field in LabelIn.model_fields.items() if field.is_required()}
-
-
-def read_body(request: Request) -> bytes:
-    """Return the raw body, or the first file of a form. AuthMiddleware has limited its length. Raises Invalid."""
-    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
-        return from_thread.run(request.body)
-    form: FormData = from_thread.run(request.form)  # type: ignore[arg-type]
-    try:
-        for value in form.values():
-            if isinstance(value, UploadFile):
-                return value.file.read()
-    finally:
-        from_thread.run(form.close)
-    raise Invalid("the form has no file")
 
 
 def parse_labels(data: bytes) -> tuple[list[tuple[int, LabelIn]], Refusals]:

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 
 from app.db import examples
 from app.db.field_types import Word
@@ -25,6 +25,7 @@ from app.labels.schemas import (
     SuggestionsOut,
     WithdrawnOut,
 )
+from app.labels.streaming import ReceivedDep
 
 router = APIRouter(prefix="/v1/labels", tags=["labels"], route_class=AnswerRoute)
 CSV = f"face_a,face_b,same,by\n{examples.FACE},{examples.OTHER_FACE},true,{examples.LABELLER}\n"
@@ -84,10 +85,10 @@ def add_labels(body: LabelsIn, session: WriteDep, caller: CallerDep) -> AddedOut
 
 
 @router.post(":import", summary="Label pairs in bulk", openapi_extra=BULK | audit_as("label.import"))
-def import_labels(request: Request, session: WriteDep, caller: CallerDep) -> AddedOut:
+def import_labels(received: ReceivedDep, session: WriteDep, caller: CallerDep) -> AddedOut:
     """CSV with a header, or one JSON object per line, as the body or as a file of a form. `index` is the number of the
     record, from 0. At most 100,000 records."""
-    return service.add_labels(session, caller, *bulk_labels.parse_labels(bulk_labels.read_body(request)))
+    return service.add_labels(session, caller, *bulk_labels.parse_labels(received))
 
 
 @router.get("", summary="List labels", openapi_extra=OPERATOR | ROWS)

@@ -3,8 +3,10 @@
 import itertools
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
+import httpx
 import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -19,7 +21,11 @@ from app.labels import service as label_service
 from ml.active_learning import PairAnswers, choose_pairs
 from tests.databases import delete_collections
 from tests.gallery import enrol
+from tests.raw_http import connect
 from tests.service import Service
+
+REQUEST_THREADS = 40
+"""AnyIO's default, which the service keeps."""
 
 
 @pytest.fixture
@@ -111,6 +117,26 @@ def test_labels_can_be_sent_in_bulk_as_csv_json_lines_or_form(service: Service, 
     answer = service.client.post("/v1/labels:import", files={"file": ("labels.jsonl", lines.encode())})
     assert answer.json()["accepted"] == 1
     assert len(service.client.get("/v1/labels").json()["labels"]) == 4
+
+
+def test_slow_labels_in_bulk_leave_threads_to_other_requests(service: Service) -> None:
+    url, bearer = httpx.URL(service.url), service.key("operator")["Authorization"]
+    head = f"POST /v1/labels:import HTTP/1.1\r\nHost: x\r\nAuthorization: {bearer}\r\nContent-Length: 60000\r\n"
+    with ExitStack() as stack:
+        for kind in ("text/csv", "multipart/form-data; boundary=x"):
+            for _ in range(REQUEST_THREADS + 1):
+                connection = stack.enter_context(connect(url.port or 80))
+                connection.sendall(f"{head}Content-Type: {kind}\r\n\r\n--x\r\n".encode())
+        for _ in range(3):
+            assert service.client.get("/v1/collections", timeout=10).status_code == 200
+
+
+def test_a_form_of_labels_has_one_part(service: Service) -> None:
+    file = ("labels.csv", b"face_a,face_b,same\n")
+    for files in ({"other": file}, [("file", file), ("file", file)]):
+        answer = service.client.post("/v1/labels:import", files=files)  # type: ignore[arg-type]
+        assert answer.status_code == 422
+        assert "one part named `file`" in answer.json()["detail"]
 
 
 def test_a_later_label_replaces_an_earlier_one_and_the_majority_decides(service: Service, faces: list[Face]) -> None:
