@@ -9,6 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.access.request_checks import MAX_SMALL_JSON_BYTES, RequestChecks
 from app.deps import held_bytes
 from app.deps.held_bytes import FREE_BODY_BYTES, HeldShare
+from app.deps.idempotency.middleware import takes_key
 from app.deps.server.request_headers import choose_request_id, find_header
 from app.errors import AppError, TooLarge, describe_problem
 
@@ -56,8 +57,10 @@ class AuthMiddleware:
         except AppError:
             if started or body.error is None:
                 raise
-        if body.error is not None and not started:
-            await _send_problem(scope, send, body.error)
+        if body.error is not None:
+            body.error.__traceback__ = None  # a cycle that would keep what has arrived until the next collection
+            if not started:
+                await _send_problem(scope, send, body.error)
 
 
 class LimitedBody:
@@ -66,7 +69,8 @@ class LimitedBody:
     A client may send a body for hours. Raises Unauthenticated if the key was revoked or has expired meanwhile.
 
     Bodies that are held whole are counted together, since slow clients can send hundreds at once, and so are those with
-    photos, whose forms are temporary files until they are read. Raises Busy if they hold too many bytes.
+    photos, whose forms are temporary files until they are read. Those with an `Idempotency-Key` are held whole.
+    Raises Busy if they hold too many bytes.
 
     shares: by `x-body`; the body of another kind is not counted
     check_key: raises AppError if the key is not accepted any more
@@ -83,7 +87,8 @@ class LimitedBody:
     ) -> None:
         self.receive, self.limit, self.check_key, self.count = receive, limit, check_key, 0
         self.error: AppError | None = None
-        self.share = shares.get(scope["state"].get("requirements", {}).get("x-body", "lines"))
+        kind = scope["state"].get("requirements", {}).get("x-body", "lines")
+        self.share = shares.get("lines" if kind == "photo" and takes_key(scope) else kind)
         declared = find_header(scope, b"content-length")
         if declared.isdigit() and int(declared) > limit:
             raise self._make_error()

@@ -1,8 +1,10 @@
 """What AuthMiddleware lets through, what it answers itself, and what it tells the application. No server runs."""
 
 import asyncio
+import gc
 import re
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -26,7 +28,7 @@ from app.db.tables import Job, Key, now
 from app.deps import held_bytes
 from app.deps.caller import Caller
 from app.deps.held_bytes import FREE_BODY_BYTES, HeldBytes
-from app.deps.roles import ADMIN, ARCHIVE, OPERATOR, PHOTO, READER
+from app.deps.roles import ADMIN, ARCHIVE, OPERATOR, PHOTO, READ, READER
 from app.deps.scopes import COLLECTION, INSTALLATION, JOB, NEW_COLLECTION, NOTHING
 from app.errors import TooLarge
 from app.queue.jobs import enqueue
@@ -43,6 +45,7 @@ ROUTES = (
     ("GET", "/things", READER | NOTHING),
     ("POST", "/things", {**OPERATOR, **NOTHING, "x-secret": "key"}),
     ("POST", "/photos", READER | NOTHING | PHOTO),
+    ("POST", "/searches", READER | NOTHING | PHOTO | READ),
     ("POST", "/archives", OPERATOR | NOTHING | ARCHIVE),
     ("PUT", "/settings", ADMIN | INSTALLATION),
     ("GET", "/collections/{collection}/things", READER | COLLECTION),
@@ -586,3 +589,44 @@ def test_bodies_that_are_held_whole_share_a_limit(
         others.add(30_000)
         assert api.send("POST", path, secret, chunks=[short]).status == 200
     assert held.count == 0
+
+
+@pytest.mark.parametrize(("path", "counter"), [("/photos", "BODY_BYTES"), ("/searches", "FORM_BYTES")])
+def test_a_photo_with_an_idempotency_key_counts_as_held_whole(
+    lasting_sqlite: Resources, monkeypatch: pytest.MonkeyPatch, path: str, counter: str
+) -> None:
+    """A search is carried out anew with its key, so its body is not held."""
+    api = Api(lasting_sqlite, lasting_sqlite.settings)
+    counts = {name: HeldBytes(10**6) for name in ("BODY_BYTES", "FORM_BYTES")}
+    for name, held in counts.items():
+        monkeypatch.setattr(held_bytes, name, held)
+    while_read: dict[str, int] = {}
+
+    async def read(scope: Scope, receive: Receive, send: Send) -> None:
+        await Inner()(scope, receive, send)
+        while_read.update({name: held.count for name, held in counts.items()})
+
+    api.middleware.app = read
+    headers = [("idempotency-key", "once")]
+    body = [b"b" * FREE_BODY_BYTES, b"b" * 40_000]
+    assert api.send("POST", path, api.make_key(), headers=headers, chunks=body).status == 200
+    assert while_read == {"BODY_BYTES": 0, "FORM_BYTES": 0, counter: 40_000}
+    assert [held.count for held in counts.values()] == [0, 0]
+
+
+def test_what_has_arrived_of_a_refused_body_is_freed_at_once(lasting_sqlite: Resources, api: Api) -> None:
+    held: list[weakref.ref[HeldBytes]] = []
+
+    async def hold(scope: Scope, receive: Receive, send: Send) -> None:
+        arrived = HeldBytes(0)  # stands for the bytes
+        held.append(weakref.ref(arrived))
+        await Inner()(scope, receive, send)
+
+    holding = Api(lasting_sqlite, api.settings, hold)
+    secret = holding.make_key("operator")
+    gc.disable()
+    try:
+        assert holding.send("POST", "/things", secret, chunks=[b"x" * 1001]).status == 413
+        assert held[0]() is None
+    finally:
+        gc.enable()

@@ -41,8 +41,17 @@ from app.resources import Resources
 from app.storage.audit_log.spool import was_killed
 
 MAX_KEY_CHARACTERS = 255
+MESSAGE_BYTES = 65_536
 STREAMED_PATH_SUFFIXES = (":import", ":import-embeddings")
 COLLECTION_IN_PATH = re.compile(r"/v1/collections/([A-Za-z0-9_.-]{1,255})(?=[/:]|$)")
+
+
+def takes_key(scope: Scope) -> bool:
+    """Return whether a request has an `Idempotency-Key` that counts: its body is held in memory, if it is a photo."""
+    state = scope.get("state", {})
+    if scope["method"] != "POST" or state.get("is_read") or state.get("caller") is None:
+        return False
+    return "idempotency-key" in Headers(scope=scope)
 
 
 class IdempotencyMiddleware:
@@ -53,11 +62,10 @@ class IdempotencyMiddleware:
         self._late = LateAnswers(lambda *late: _store_response(*late))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        key = Headers(scope=scope).get("idempotency-key") if scope["type"] == "http" else None
-        caller = scope.get("state", {}).get("caller")
-        if key is None or caller is None or scope["method"] != "POST" or scope["state"].get("is_read"):
+        if scope["type"] != "http" or not takes_key(scope):
             await self.app(scope, receive, send)
             return
+        key, caller = Headers(scope=scope)["idempotency-key"], scope["state"]["caller"]
         resources: Resources = scope["state"]["resources"]
         secret_field: str | None = scope["state"].get("secret_field")
         reserved: ReservedAnswer | None = None
@@ -137,19 +145,27 @@ async def _compute_fingerprint(scope: Scope, receive: Receive) -> tuple[str, Rec
     if scope["path"].endswith(STREAMED_PATH_SUFFIXES):
         digest.update(Headers(scope=scope).get("content-length", "").encode())
         return digest.hexdigest(), receive
-    messages = [await receive()]
-    while messages[-1].get("more_body"):
-        messages.append(await receive())
-    if messages[-1]["type"] == "http.disconnect":
-        raise Invalid("the body ended before it was complete", code="InvalidRequest")
-    for message in messages:
+    body = bytearray()
+    while (message := await receive())["type"] == "http.request":
         digest.update(message.get("body", b""))
-    received = iter(messages)
+        body += message.get("body", b"")
+        if not message.get("more_body"):
+            return digest.hexdigest(), _repeat_body(body, receive)
+    raise Invalid("the body ended before it was complete", code="InvalidRequest")
+
+
+def _repeat_body(body: bytearray, receive: Receive) -> Receive:
+    """Return a `receive` that yields this body, then what comes after it. Each of its messages has little to parse."""
+    starts = iter(range(0, max(1, len(body)), MESSAGE_BYTES))
 
     async def receive_again() -> Message:
-        return next(received, None) or await receive()
+        start = next(starts, None)
+        if start is None:
+            return await receive()
+        end = start + MESSAGE_BYTES
+        return {"type": "http.request", "body": bytes(body[start:end]), "more_body": end < len(body)}
 
-    return digest.hexdigest(), receive_again
+    return receive_again
 
 
 def _find_collection(path: str) -> str | None:
