@@ -5,6 +5,7 @@ import os
 import socket
 import threading
 import time
+from typing import Any
 
 from sqlalchemy.exc import OperationalError
 
@@ -224,7 +225,7 @@ class Worker:
             log.exception("job.failed job_id=%s", job_id)
         self._end(job_id, "failed", problem=body)
 
-    def _end(self, job_id: str, state: str, **values: object) -> None:
+    def _end(self, job_id: str, state: str, **values: Any) -> None:
         with writing(self.resources.database) as session:
             jobs.end(session, job_id, state, worker=self.name, **values)
         self.resources.notifier.notify("jobs")

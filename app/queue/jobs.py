@@ -147,12 +147,20 @@ def put_back(session: Session, job_id: str, *, worker: str, delay: float = 0.0, 
     session.execute(held.values(**values, tries=Job.tries if count else Job.tries - 1))
 
 
-def end(session: Session, job_id: str, state: str, *, worker: str | None = None, **values: object) -> bool:
+def end(
+    session: Session,
+    job_id: str,
+    state: str,
+    *,
+    worker: str | None = None,
+    states: Sequence[str] = LIVE_STATES,
+    **values: object,
+) -> bool:
     """End the job as succeeded, failed or cancelled. Returns False if it has ended already, or another worker has it.
 
-    values: further columns of the row
+    states: those in which it is ended; values: further columns of the row
     """
-    live = update(Job).where(Job.id == job_id, Job.state.in_(LIVE_STATES))
+    live = update(Job).where(Job.id == job_id, Job.state.in_(states))
     if worker is not None:
         live = live.where(Job.worker == worker)
     ended = live.values(state=state, lease_until=None, finished_at=now(), **values).returning(Job.id)
@@ -185,5 +193,5 @@ def cancel(session: Session, job: Job) -> None:
     parts = session.scalars(select(Job).where(Job.parent_id == job.id, Job.state.in_(LIVE_STATES)))
     for live in (job, *parts):
         live.cancel = True
-        if live.state == "queued":
-            end(session, live.id, "cancelled")
+        session.flush()  # locks the row on PostgreSQL: from here on no worker claims the job or puts it back
+        end(session, live.id, "cancelled", states=("queued",))

@@ -129,6 +129,18 @@ def test_cancelling_ends_a_queued_job_and_interrupts_a_running_one(resources: Re
     assert state(resources, parent) == "running"
 
 
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_job_that_is_claimed_while_it_is_cancelled_runs_until_it_is_interrupted(resources: Resources) -> None:
+    [job] = add(resources, Sweep())
+    with writing(resources.database) as session:
+        queued = session.get_one(Job, job)
+        assert take(resources) == job
+        jobs.cancel(session, queued)
+    assert state(resources, job) == "running"
+    with writing(resources.database) as session:
+        assert not jobs.renew(session, job, worker="w", lease=10)
+
+
 def test_a_delayed_job_is_not_taken_before_its_time(resources: Resources) -> None:
     add(resources, Sweep(), delay=60)
     assert take(resources) is None
