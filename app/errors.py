@@ -21,6 +21,10 @@ from typing import Any
 from ml import errors as ml
 
 
+class Stopped(Exception):
+    """Work that may not go on, through no fault of what it works on. No request ends so."""
+
+
 class AppError(Exception):
     """An error that is answered as a problem. `code` is stable and for programs, `detail` is for people."""
 

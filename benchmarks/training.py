@@ -98,7 +98,7 @@ def run_training(resources: Resources, method: str, options: dict[str, Any], hol
         session.flush()
         message = Train(training=training.id, collection="c")
         job = enqueue(session, message)
-        job.worker = "benchmark"
+        job.state, job.worker = "running", "benchmark"
     began, worked = time.perf_counter(), time.process_time()
     report = train.train_model(message, JobContext(job.id, "benchmark", resources))["report"]
     seconds, cpu = time.perf_counter() - began, time.process_time() - worked

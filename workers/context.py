@@ -3,6 +3,7 @@
 import math
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -10,10 +11,10 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from app.db.session import check_writes, reading, writing
-from app.db.tables import Job
-from app.errors import Conflict
+from app.db.tables import Collection, Job
+from app.errors import Conflict, Stopped
 from app.queue import jobs
-from app.queue.messages import Message
+from app.queue.messages import Erase, Message
 from app.resources import Resources
 
 
@@ -25,7 +26,7 @@ class Later(Exception):
         self.seconds = seconds
 
 
-class Interrupted(Exception):
+class Interrupted(Stopped):
     """The job was cancelled or taken over by another worker, or this worker must stop."""
 
 
@@ -41,19 +42,21 @@ class JobContext:
 
     @classmethod
     def bind(cls, job: Job, message: Message, worker: str, resources: Resources) -> Self:
-        """Make the context of a job: it writes nothing for a collection that was deleted, whatever has its name now.
+        """Make the context of a job: it writes nothing once another worker may have the job, however long it slept.
 
-        Every transaction of `writing` with these resources raises Interrupted then.
+        Nor does it for a collection that was deleted, whatever has its name now. Every transaction of `writing` with
+        these resources raises Interrupted then.
         """
+        job_id = job.id
 
-        def check(session: Session) -> None:
-            if not jobs.is_bound(session, message):
+        def check(session: Session, is_last: bool) -> None:
+            if not jobs.is_bound(session, message) or not jobs.is_held(session, job_id, worker=worker, lock=is_last):
                 raise Interrupted
 
         bound = replace(resources, database=check_writes(resources.database, check))
         is_limited = message.queue == "training"
         deadline = time.monotonic() + resources.settings.max_training_seconds if is_limited else math.inf
-        return cls(job.id, worker, bound, deadline=deadline)
+        return cls(job_id, worker, bound, deadline=deadline)
 
     def check(self) -> None:
         """Raise Interrupted if the handler must stop, Conflict if it took too long. It is called between two steps."""
@@ -69,12 +72,30 @@ class JobContext:
         return Conflict(f"{detail}, or have LIKENESS_MAX_TRAINING_SECONDS raised", code="TookTooLong")
 
     def check_lease(self) -> None:
-        """Raise Interrupted if another worker has the job by now: this one may have been paused, and not know it."""
+        """Raise Interrupted if another worker may have the job by now: this one may have been paused, and not know it.
+
+        Transactions check that themselves. This is called before anything else that cannot be undone.
+        """
         self.check()
-        with reading(self.resources.database) as session:
-            job = session.get(Job, self.job_id)
-        if job is None or job.worker != self.worker:
+        if not self.has_job():
             raise Interrupted
+
+    def has_job(self) -> bool:
+        """Whether this worker still has the job."""
+        with reading(self.resources.database) as session:
+            return jobs.is_held(session, self.job_id, worker=self.worker)
+
+    def lock_job(self, session: Session) -> None:
+        """Keep others from getting the job until the transaction ends. Raises Interrupted if one may have it."""
+        if not jobs.is_held(session, self.job_id, worker=self.worker, lock=True):
+            raise Interrupted
+
+    def remove_files_later(self, collection: str, images: Sequence[str]) -> None:
+        """Enqueue the removal of the files of photos that no row names, also if this worker has lost its job."""
+        with writing(check_writes(self.resources.database, None)) as session:
+            is_gone = session.get(Collection, collection) is None
+            jobs.enqueue(session, Erase(collection=collection, whole=is_gone, images=tuple(images)))
+        self.resources.notifier.notify("jobs")
 
     def progress(self, done: int, total: int | None = None, failed: int = 0) -> None:
         """Store the progress, which `GET /v1/jobs/{id}` shows. Raises Interrupted."""

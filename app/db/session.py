@@ -201,11 +201,11 @@ def large_cache(session: Session) -> Iterator[None]:
         connection.exec_driver_sql(f"PRAGMA cache_size=-{CACHE_KIB}")
 
 
-def check_writes(database: Engine, check: Callable[[Session], None]) -> Engine:
+def check_writes(database: Engine, check: Callable[[Session, bool], None] | None) -> Engine:
     """Return the same database, whose every transaction of `writing` is checked at its start and before its commit.
 
-    check: raises to have the transaction rolled back. What it has read at the start can have changed before the commit
-    on PostgreSQL, and not on SQLite
+    check: raises to have the transaction rolled back, and is given whether the commit is next. What it has read at the
+    start can have changed before the commit on PostgreSQL, and not on SQLite. None: no transaction is checked
     """
     return database.execution_options(**{CHECK_OPTION: check})
 
@@ -226,11 +226,11 @@ def writing(database: Engine, collections: Sequence[str] = ()) -> Iterator[Sessi
         ):
             check = database.get_execution_options().get(CHECK_OPTION)
             if check is not None:
-                check(session)
+                check(session, False)
             yield session
             session.flush()
             if check is not None:
-                check(session)
+                check(session, True)
             is_committing = True
     except OperationalError as error:
         if not is_temporary(error):

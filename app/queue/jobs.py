@@ -140,6 +140,18 @@ def renew(session: Session, job_id: str, *, worker: str, lease: float) -> bool:
     return renewed is not None and not renewed.cancel
 
 
+def is_held(session: Session, job_id: str, *, worker: str, lock: bool = False) -> bool:
+    """Whether the worker still has the job.
+
+    lock: whether nobody else can get the job until the transaction ends, which it should do next. Before other rows,
+    the job would be locked in another order than by those who delete its collection
+    """
+    held = select(Job.id).where(Job.id == job_id, Job.worker == worker, Job.state == "running")
+    if lock:
+        held = held.with_for_update(read=True)
+    return session.scalar(held, execution_options=ALL_ROWS) is not None
+
+
 def put_back(session: Session, job_id: str, *, worker: str, delay: float = 0.0, count: bool = False) -> None:
     """Put the job back into its queue for `delay` seconds. count: whether this run counts as a try."""
     values = {"state": "queued", "worker": None, "lease_until": None, "not_before": now() + delay}
@@ -168,9 +180,13 @@ def end(
 
 
 def free_abandoned(session: Session) -> int:
-    """Queue the jobs whose worker has died; those that were tried MAX_TRIES times fail. Returns how many are queued."""
-    has_ended = _is_past(Job.lease_until, now())
-    abandoned = update(Job).where(Job.state == "running", Job.lease_until.is_not(None), has_ended)
+    """Queue the jobs whose worker has died; those that were tried MAX_TRIES times fail. Returns how many are queued.
+
+    A job whose row is locked is left for the next time: its worker commits what it has done, or renews its lease.
+    """
+    has_ended = (Job.state == "running", Job.lease_until.is_not(None), _is_past(Job.lease_until, now()))
+    unlocked = select(Job.id).where(*has_ended).with_for_update(skip_locked=True)
+    abandoned = update(Job).where(Job.id.in_(unlocked), *has_ended)
     problem = {"code": "WorkerLost", "detail": f"its worker died {MAX_TRIES} times", "status": 500}
     hopeless = abandoned.where(Job.tries >= MAX_TRIES)
     session.execute(hopeless.values(state="failed", problem=problem, lease_until=None, finished_at=now()))

@@ -149,16 +149,17 @@ def test_an_import_continues_after_its_worker_died(staff: Resources, monkeypatch
 
 def test_a_run_that_lost_its_job_stores_nothing_more(staff: Resources) -> None:
     rows, subjects = draw_people(25, 10, DIM)
-    job = ask(staff, rows, subjects)
+    ask(staff, rows, subjects)
     with writing(staff.database) as session:
         claimed = jobs.claim(session, queue="default", worker="first", lease=60)
         assert claimed is not None
         message = jobs.read_message(claimed)
+    first, second = (JobContext.bind(claimed, message, name, staff) for name in ("first", "second"))
     assert isinstance(message, ImportEmbeddings)
     with pytest.raises(Interrupted):
-        embedding_import.import_embeddings(message, JobContext(job, "second", staff))
+        embedding_import.import_embeddings(message, second)
     assert count(staff, Face) == 0
-    embedding_import.import_embeddings(message, JobContext(job, "first", staff))
+    embedding_import.import_embeddings(message, first)
     check_all_enrolled(staff, rows, subjects)
 
 

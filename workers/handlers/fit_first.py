@@ -10,7 +10,6 @@ from app.db.tables import Collection, Deployment, ModelRecord
 from app.learning.plan import ComponentChoice, Plan, Source
 from app.queue.jobs import enqueue
 from app.queue.messages import FitFirst, Publish
-from app.resources import Resources
 from app.storage.model_cache import LBP_MODEL
 from ml.evaluation.comparisons.gate_rule import judge
 from ml.evaluation.comparisons.models import ModelComparison
@@ -58,18 +57,21 @@ def fit_first_model(message: FitFirst, context: JobContext) -> dict[str, Any]:
     publish = Publish(  # with the version, it cannot replace a recogniser that somebody has chosen meanwhile
         collection=message.collection, tasks=("identity",), model=name, by="service", reason=reason, version=version
     )
-    _keep(resources, candidate, versions, report, publish)
+    _keep(context, candidate, versions, report, publish)
     return {"model": name, "report": report}
 
 
 def _keep(
-    resources: Resources, candidate: Candidate, versions: dict[str, Any], report: dict[str, Any], publish: Publish
+    context: JobContext, candidate: Candidate, versions: dict[str, Any], report: dict[str, Any], publish: Publish
 ) -> None:
-    """Save the model and its holdout model, and enqueue the publication."""
+    """Save the model and its holdout model, and enqueue the publication. Raises Interrupted if another has the job."""
+    resources = context.resources
     model = replace(candidate.model, provenance={**candidate.model.provenance, **versions})
     if candidate.holdout_model is not None:
+        context.check_lease()
         resources.models.save(candidate.holdout_model)
     with writing(resources.database) as session:
+        context.lock_job(session)
         resources.models.keep(session, model, report=report)
         session.flush()
         enqueue(session, publish)

@@ -106,8 +106,6 @@ def _restore(message: RestoreSnapshot, context: JobContext) -> Restored:
 
     def finish(session: Session, restored: Restored) -> None:
         job = session.get_one(Job, context.job_id, with_for_update=True)
-        if job.worker != context.worker:  # it was too slow, and another has begun anew
-            raise Interrupted
         if job.cancel:
             raise Interrupted
         if _list_pending_erasures(session, message.source):

@@ -16,7 +16,7 @@ from app.learning.policy_publication import publish_if_better
 from app.queue.messages import POLICY, Train
 from app.resources import Resources
 from app.storage.model_cache import HOLDOUT_SUFFIX
-from workers.context import Interrupted, JobContext
+from workers.context import JobContext
 from workers.progress import report_progress, to_json_values
 from workers.training.candidate import Candidate
 from workers.training.training_data import read_training_data, record_snapshot
@@ -68,11 +68,11 @@ def _keep(context: JobContext, training_id: str, snapshot: dict[str, Any], candi
     resources, report = context.resources, to_json_values(candidate.report)
     model = replace(candidate.model, provenance={**candidate.model.provenance, "training": training_id, **snapshot})
     if candidate.holdout_model is not None:
+        context.check_lease()
         resources.models.save(candidate.holdout_model)
     with writing(resources.database) as session:
-        job = session.get(Job, context.job_id, with_for_update=True)
-        if job is None or job.worker != context.worker:
-            raise Interrupted
+        context.lock_job(session)
+        job = session.get_one(Job, context.job_id)
         resources.models.keep(session, model, training_id=training_id, report=report)
         session.flush()
         training = session.get_one(Training, training_id)

@@ -22,7 +22,7 @@ from app.enrolment.store import EnrolmentOutcome, enrol_photos
 from app.queue.messages import ImportArchive
 from app.serving.limits.photo_failures import PHOTO_FAILED, PhotoFailed, is_caused_by_photo, report_photo_failure
 from ml.errors import Unreadable
-from workers.context import JobContext
+from workers.context import Interrupted, JobContext
 from workers.importing.item_results import AnalysedItem, make_item_key, record_outcomes, update_items
 
 MAX_CHUNK_PHOTOS = 128
@@ -139,8 +139,13 @@ class BatchEnrolment:
         def record(session: Session, outcomes: list[EnrolmentOutcome]) -> None:
             record_outcomes(session, self.job, self.context.job_id, analysed, outcomes)
 
-        photos = _list_photos(analysed)
-        enrol_photos(self.context.resources, self.message.collection, photos, prepared, record)
+        photos, collection = _list_photos(analysed), self.message.collection
+        self.context.check()
+        try:
+            enrol_photos(self.context.resources, collection, photos, prepared, record)
+        except Interrupted:  # the files were written before
+            self.context.remove_files_later(collection, [photo.image_id for photo in photos])
+            raise
 
 
 def _list_photos(analysed: list[AnalysedItem]) -> list[AnalysedPhoto]:

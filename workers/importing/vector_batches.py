@@ -134,7 +134,7 @@ class VectorImport:
         resources = self.context.resources
         collection = pointers.lock_collection(session, self.collection)
         job = session.get_one(Job, self.context.job_id, with_for_update=True, populate_existing=True)
-        if job.cancel or job.worker != self.context.worker or job.done + job.failed != batch.start:
+        if job.cancel or job.done + job.failed != batch.start:
             raise Interrupted
         if not self._list_models(session) <= embeddings.keys():
             raise _PointersMovedError

@@ -8,7 +8,7 @@ from typing import Literal
 from prometheus_client import Counter
 from sqlalchemy.exc import OperationalError
 
-from app.errors import AppError, Invalid
+from app.errors import AppError, Invalid, Stopped
 from ml.errors import LikenessError, NotFinite, WrongShape
 
 log = logging.getLogger("likeness.photos")
@@ -35,10 +35,10 @@ class PhotoFailed(Invalid):
 
 
 def is_caused_by_photo(error: Exception) -> bool:
-    """Whether a photo may have caused this error of a stage: no refusal, and no fault of a disk, database or model."""
+    """Whether a photo may have caused this error of a stage: no refusal or stop, and no fault of a disk or model."""
     if isinstance(error, LikenessError):
         return isinstance(error, (NotFinite, WrongShape))
-    return not isinstance(error, (AppError, OperationalError, OSError))
+    return not isinstance(error, (AppError, Stopped, OperationalError, OSError))
 
 
 @contextmanager
