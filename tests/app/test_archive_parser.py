@@ -171,6 +171,19 @@ def test_each_limit_and_fault_of_a_parser_is_told(
     assert not list_parsers()
 
 
+def test_a_pause_of_the_machine_does_not_count_as_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace_task(monkeypatch, "import time; time.sleep(0.6)")
+    checked_at: list[float] = []
+
+    def pause_once() -> None:
+        checked_at.append(time.monotonic())
+        if len(checked_at) == 2:  # the first check comes before the first wait
+            time.sleep(1.5)
+
+    assert list(run_parser(make_request(tar(tmp_path / "a", FILES)), 1.0, pause_once)) == []
+    assert len(checked_at) > 1
+
+
 def test_a_parser_sees_no_settings_and_no_installed_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LIKENESS_DATABASE_URL", "postgresql://user:secret@host/name")
     statements = "parser_process.write_message({'entries': [sorted(os.environ), sorted(sys.modules)]})"

@@ -9,18 +9,19 @@ from sqlalchemy.orm import Session
 
 from app.db.session import reading, writing
 from app.db.tables import Collection, Erasure, Face, Job, Subject, now
+from app.errors import Invalid
 from app.galleries import deletion, subjects
 from app.publishing import pointers
 from app.queue import jobs
-from app.queue.messages import Message, Sweep
+from app.queue.messages import ImportEmbeddings, Message, Sweep
 from app.resources import Resources
 from tests.gallery import collection
 from tests.workers import test_collection_rows
 from tests.workers.test_import import asked, drain, picture, uploaded
 from workers.context import Interrupted, JobContext
 from workers.erasing import collection_rows
-from workers.handlers import ingest
-from workers.importing import batch_enrolment
+from workers.handlers import embedding_import, importing, ingest
+from workers.importing import archive_listing, batch_enrolment
 from workers.worker import Worker
 
 
@@ -162,6 +163,40 @@ def test_an_erased_person_is_not_enrolled_by_a_worker_that_was_paused(
     while Worker(staff, "default").step():
         pass
     assert list(staff.blobs.names("staff")) == []
+
+
+def test_an_archive_is_left_to_the_worker_that_took_its_import_over(
+    staff: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = uploaded(staff, {f"p{number}/1.png": picture(number) for number in range(3)})
+    job = asked(staff, path)
+    message, context = claim(staff, "import")
+
+    def list_and_fail() -> None:
+        take_over(staff)
+        Worker(staff, "default").step()
+        raise Invalid("its parser was paused too")
+
+    pause_once(monkeypatch, archive_listing, "open_photo_files", list_and_fail)
+    with pytest.raises(Interrupted):
+        importing.import_archive(message, context)  # type: ignore[arg-type]
+    assert path.exists()
+    done = drain(staff, job)
+    assert (done.state, done.done) == ("succeeded", 3)
+
+
+def test_vectors_are_left_to_the_worker_that_took_their_import_over(
+    staff: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = staff.uploads / "vectors"
+    path.write_bytes(b"no vectors")
+    with writing(staff.database) as session:
+        jobs.enqueue(session, ImportEmbeddings(collection="staff", path=str(path)))
+    message, context = claim(staff, ImportEmbeddings.kind)
+    pause_once(monkeypatch, embedding_import, "_read_change", lambda: take_over(staff))
+    with pytest.raises(Interrupted):
+        embedding_import.import_embeddings(message, context)  # type: ignore[arg-type]
+    assert path.exists()
 
 
 def test_a_final_erasure_gets_no_names_from_a_worker_that_was_paused(

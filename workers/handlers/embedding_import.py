@@ -39,9 +39,9 @@ def import_embeddings(message: ImportEmbeddings, context: JobContext) -> dict[st
         result = _summarise(context, change)
     except Exception as error:
         if not isinstance(error, (Later, Interrupted, Busy, OperationalError)):
-            _remove_files(message)
+            _remove_files(message, context)
         raise
-    _remove_files(message)
+    _remove_files(message, context)
     return result
 
 
@@ -88,7 +88,9 @@ def _summarise(context: JobContext, change: int) -> dict[str, Any]:
         return {"enrolled": job.done, "refused": job.failed, "seconds": seconds, "change": change}
 
 
-def _remove_files(message: ImportEmbeddings) -> None:
+def _remove_files(message: ImportEmbeddings, context: JobContext) -> None:
+    """Remove the files, unless another worker has the import by now, and may be reading them. Raises Interrupted."""
+    context.check_lease()
     for path in (message.path, message.table):
         if path is not None:
             Path(path).unlink(missing_ok=True)

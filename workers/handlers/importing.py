@@ -34,9 +34,9 @@ def import_archive(message: ImportArchive, context: JobContext) -> dict[str, Any
         result = summarise_import(context, change)
     except Exception as error:
         if not isinstance(error, (Later, Interrupted, Busy, OperationalError)):
-            _remove_archive(message)
+            _remove_archive(message, context)
         raise
-    _remove_archive(message)
+    _remove_archive(message, context)
     return result
 
 
@@ -71,6 +71,8 @@ def _advance(message: ImportArchive, context: JobContext) -> int | None:
         return collection.change
 
 
-def _remove_archive(message: ImportArchive) -> None:
+def _remove_archive(message: ImportArchive, context: JobContext) -> None:
+    """Remove the archive, unless another worker has the import by now, and may be reading it. Raises Interrupted."""
+    context.check_lease()
     if message.remove_after:
         Path(message.path).unlink(missing_ok=True)

@@ -7,7 +7,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -115,10 +114,11 @@ class _MessageReader:
         Raises TooLarge after `silence_seconds`, and what `check` raises.
         """
         self._check()
-        deadline = time.monotonic() + self._silence_seconds
+        silent_polls = 0  # and not the time: the machine may have been paused, and the parser with it
         while not self._poll.poll(1000 * CHECK_SECONDS):
             self._check()
-            if time.monotonic() > deadline:
+            silent_polls += 1
+            if silent_polls * CHECK_SECONDS > self._silence_seconds:
                 raise _make_limit_refusal(
                     f"its parser gave no result for {self._silence_seconds:g} seconds",
                     "or raise LIKENESS_ARCHIVE_TIMEOUT_SECONDS",
