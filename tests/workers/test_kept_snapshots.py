@@ -9,6 +9,7 @@ import time
 from collections import namedtuple
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,7 @@ from tests.workers.test_erasing import (
 from workers.cleanup.expired_subjects import erase_expired_subjects
 from workers.cleanup.snapshots import remove_unfinished_snapshots
 from workers.context import Interrupted, JobContext, Later
+from workers.handlers import snapshot
 from workers.handlers.snapshot import restore_snapshot, take_snapshot
 
 __all__ = ["staff"]
@@ -323,6 +325,32 @@ def test_a_worker_knows_that_another_has_its_job(staff: Resources) -> None:
         session.get_one(Job, running.job_id).worker = "another"
     with pytest.raises(Interrupted):
         running.check_lease()
+
+
+@pytest.mark.parametrize("step", ["list_folders_of", "write_snapshot", "move_folder"])
+def test_a_snapshot_is_left_to_the_worker_that_took_its_job_over(
+    staff: Resources, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """The first worker pauses after the step, and the second writes the snapshot, if it is not there."""
+    message = TakeSnapshot(snapshot="kept")
+    paused = begin(staff, message)
+    with reading(staff.database) as session:
+        paused = JobContext.bind(session.get_one(Job, paused.job_id), message, "test", staff)
+    original, final = getattr(snapshot, step), locate_snapshot(staff.settings.home, "kept")
+
+    def pause(*arguments: Any) -> Any:
+        monkeypatch.setattr(snapshot, step, original)
+        value = original(*arguments)
+        with writing(staff.database) as session:
+            session.get_one(Job, paused.job_id).worker = "another"
+        if step != "move_folder":
+            take_snapshot(message, replace(paused, worker="another", resources=staff))
+        return [final] if step == "list_folders_of" else value
+
+    monkeypatch.setattr(snapshot, step, pause)
+    with pytest.raises(Interrupted):
+        take_snapshot(message, paused)
+    assert check_snapshot(final, quiet).rows["faces"] == 4
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

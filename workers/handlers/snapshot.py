@@ -37,7 +37,8 @@ ERASED_MEANWHILE = "something was deleted in the collection of the snapshot duri
 def take_snapshot(message: TakeSnapshot, context: JobContext) -> dict[str, Any]:
     """Write the snapshot: {"snapshot", "faces", "files", "bytes", "missing"}. A second run begins anew, if need be.
 
-    If it fails, nothing of it is left. Raises NotFound, Conflict if the disk is too small, Interrupted.
+    If it fails, nothing of it is left, unless another worker has the job by now: then the folder may be that one's.
+    Raises NotFound, Conflict if the disk is too small, Interrupted.
     """
     resources = context.resources
     home = resources.settings.home
@@ -47,11 +48,13 @@ def take_snapshot(message: TakeSnapshot, context: JobContext) -> dict[str, Any]:
     if row.finished_at is not None:
         return _describe_snapshot(row, SnapshotManifest.read(final))
     for left in list_folders_of(home, row.id):
+        context.check_lease()
         delete_folder(left)
     folder = stage_snapshot(home, row.id)
     try:
         with refuse_full_disk():
             manifest = write_snapshot(resources.database, home, folder, message.collection, _make_report(context))
+            context.check_lease()
             move_folder(folder, final)
         folder = final
         with writing(resources.database) as session:
@@ -61,7 +64,8 @@ def take_snapshot(message: TakeSnapshot, context: JobContext) -> dict[str, Any]:
     except OutcomeUnknown:  # the snapshot may be finished: the second run sees
         raise
     except BaseException:
-        delete_folder(folder)
+        if folder != final or context.has_job():
+            delete_folder(folder)
         raise
     return _describe_snapshot(row, manifest)
 
