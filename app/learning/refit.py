@@ -28,6 +28,8 @@ Refits of earlier versions hold the ids themselves.
 WITHOUT_PKS = "without_pks"
 """The same people by the keys of their rows, {collection: [pk]}. Those who are erased already have none."""
 REFIT_OF = "refit_of"
+READ_PARTS = ("changes", COLLECTIONS_CREATED_AT, READ_AT, WITHOUT, WITHOUT_PKS)
+"""The parts of a training's snapshot that say whom it has read. Its labels, of which there may be 100,000, do not."""
 
 
 def make_refit(
@@ -134,13 +136,15 @@ class ReadFaces:
 def _list_models(session: Session, faces: ReadFaces) -> list[str]:
     """List the models of trainings, and those that were fitted to the first faces of a collection."""
     made_at = func.coalesce(ModelRecord.created_at, Training.created_at)
-    trainings = select(Training.model, Training.snapshot, made_at).where(Training.model.is_not(None))
+    parts = [Training.snapshot[part] for part in READ_PARTS]
+    trainings = select(Training.model, made_at, *parts).where(Training.model.is_not(None))
     trainings = trainings.outerjoin(ModelRecord, ModelRecord.id == Training.model)
     others = select(ModelRecord.id, ModelRecord.manifest, ModelRecord.created_at)
     others = others.where(ModelRecord.training_id.is_(None))
-    read = [
-        (str(model), snapshot, at) for model, snapshot, at in session.execute(trainings, execution_options=ALL_ROWS)
-    ]
+    read = list[tuple[str, Mapping[str, Any], float]]()
+    for model, at, *values in session.execute(trainings, execution_options=ALL_ROWS):
+        parts_read = zip(READ_PARTS, values, strict=True)
+        read.append((str(model), {part: value for part, value in parts_read if value is not None}, at))
     for model, manifest, at in session.execute(others, execution_options=ALL_ROWS):
         read.append((model, manifest.get("facts", {}), at))
     return sorted(model for model, snapshot, at in read if faces.is_in(snapshot, at))

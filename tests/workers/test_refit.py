@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from app.errors import Conflict, Invalid
 from app.galleries.erasure_receipts import hash_subject
 from app.galleries.subjects import erase_faces
 from app.learning.plan import ComponentChoice
-from app.learning.refit import REFIT_OF, list_models_that_learned, list_models_that_read, make_refit
+from app.learning.refit import REFIT_OF, ReadFaces, list_models_that_learned, list_models_that_read, make_refit
 from app.queue.jobs import enqueue
 from app.queue.messages import Train
 from app.resources import Resources, open_resources
@@ -180,9 +180,16 @@ def test_what_cannot_be_forgotten_exactly_is_refused(resources: Resources) -> No
 
 
 def test_the_models_that_learned_are_those_of_trainings_and_of_first_faces_but_no_refit_without_them(
-    resources: Resources,
+    resources: Resources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = {"changes": {"c": 5}, "collections_created_at": {"c": 1.0}}
+    parts, is_in = set[str](), ReadFaces.is_in
+
+    def note_parts(faces: ReadFaces, snapshot: Mapping[str, Any], made_at: float) -> bool:
+        parts.update(snapshot)
+        return is_in(faces, snapshot, made_at)
+
+    monkeypatch.setattr(ReadFaces, "is_in", note_parts)
+    read = {"changes": {"c": 5}, "collections_created_at": {"c": 1.0}, "labels": {"identity": [1, 2]}}
     left_out = {**read, "without": {"c": [hash_subject(KEY, "c", "p3")]}, "without_pks": {"c": []}}
     targets = {"subject": "p3", "subject_pk": 3}
     erasure = Erasure(
@@ -193,7 +200,8 @@ def test_the_models_that_learned_are_those_of_trainings_and_of_first_faces_but_n
             Training(request={}, snapshot=snapshot, model=model)
             for model, snapshot in (("learned", read), ("refit", left_out), ("later", {**read, "changes": {"c": 6}}))
         )
-        session.add(ModelRecord(id="first", manifest={"facts": {**read, "made": "trained"}}, report={}))
+        session.add(ModelRecord(id="first", manifest={"facts": {"changes": {"c": 5}, "made": "trained"}}, report={}))
         session.add(ModelRecord(id="other", manifest={"facts": {"made": "imported"}}, report={}))
         session.flush()
         assert list_models_that_read(session, KEY, erasure) == ["first", "learned"]
+    assert parts == {"changes", "collections_created_at", "without", "without_pks", "made"}, "labels are not read"
