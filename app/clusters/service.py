@@ -1,9 +1,9 @@
 """Start a search for people, and list, name, merge and dismiss the clusters that it found."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fastapi import Response
-from sqlalchemy import ColumnElement, Select, delete, exists, func, select, update
+from sqlalchemy import ColumnElement, delete, exists, func, select, update
 from sqlalchemy.orm import Session
 
 from app.clusters.schemas import (
@@ -14,7 +14,9 @@ from app.clusters.schemas import (
     DiscoverIn,
     NamedOut,
 )
+from app.db.id_lists import select_ids
 from app.db.lookups import get_collection
+from app.db.statement_limits import wait_for_turn
 from app.db.tables import BUILT_IN_TASK, ClusteredFace, Face, FaceCluster, Subject, now
 from app.db.visibility import ALL_ROWS
 from app.deps.job_response import JobOut, point_to_job
@@ -40,26 +42,35 @@ def start_discovery(session: Session, collection: str, body: DiscoverIn, respons
 
 
 def list_clusters(session: Session, collection: str, state: ClusterState, limit: int, token: str | None) -> ClustersOut:
-    """List the clusters that have a face without a name, one page of them. Raises NotFound, Invalid."""
+    """List the clusters that have a face without a name, one page of them. Raises NotFound, Invalid, Busy."""
     get_collection(session, collection)
     where = (FaceCluster.collection_id == collection, FaceCluster.state == state, _has_faces())
-    rows, next_token = read_page(session, FaceCluster, FaceCluster.pk, limit, token, *where)
-    return ClustersOut(clusters=_describe_clusters(session, rows), next_token=next_token)
+    with wait_for_turn(session):
+        rows, next_token = read_page(session, FaceCluster, FaceCluster.pk, limit, token, *where)
+        pks = [row.pk for row in rows]
+        counts = _count_faces(session, pks)
+        session.rollback()  # to count them may take seconds: who may be named is read after it
+        get_collection(session, collection)
+        chosen = select(FaceCluster).where(FaceCluster.pk.in_(select_ids(session, pks)), FaceCluster.state == state)
+        clusters = session.scalars(chosen.order_by(FaceCluster.pk)).all()
+        return ClustersOut(clusters=_describe_clusters(session, clusters, counts), next_token=next_token)
 
 
 def list_faces(session: Session, collection: str, cluster_id: int, limit: int, token: str | None) -> ClusterFacesOut:
-    """Describe a cluster, and list one page of its faces. Raises NotFound, Invalid."""
-    cluster = _get_cluster(session, collection, cluster_id)
-    is_nameless = exists().where(Face.pk == ClusteredFace.face_pk, _IS_NAMELESS)
-    is_member = ClusteredFace.cluster_pk == cluster.pk
-    members, next_token = read_page(session, ClusteredFace, ClusteredFace.face_pk, limit, token, is_member, is_nameless)
-    pks = [member.face_pk for member in members]
-    named = select(Face.pk, Face.face_id).where(Face.pk.in_(pks))
-    face_ids = dict(session.execute(named, execution_options=ALL_ROWS).all())
-    [described] = _describe_clusters(session, [cluster])
-    return ClusterFacesOut(
-        cluster=described, faces=[face_ids[pk] for pk in pks if pk in face_ids], next_token=next_token
-    )
+    """Describe a cluster, and list one page of its faces. Raises NotFound, Invalid, Busy."""
+    with wait_for_turn(session):
+        counts = _count_faces(session, [_get_cluster(session, collection, cluster_id).pk])
+        session.rollback()  # as above
+        cluster = _get_cluster(session, collection, cluster_id)
+        is_nameless = exists().where(Face.pk == ClusteredFace.face_pk, _IS_NAMELESS)
+        where = (ClusteredFace.cluster_pk == cluster.pk, is_nameless)
+        members, next_token = read_page(session, ClusteredFace, ClusteredFace.face_pk, limit, token, *where)
+        pks = [member.face_pk for member in members]
+        named = select(Face.pk, Face.face_id).where(Face.pk.in_(pks))
+        face_ids = dict(session.execute(named, execution_options=ALL_ROWS).all())
+        [described] = _describe_clusters(session, [cluster], counts)
+        faces = [face_ids[pk] for pk in pks if pk in face_ids]
+        return ClusterFacesOut(cluster=described, faces=faces, next_token=next_token)
 
 
 def name_cluster(
@@ -94,7 +105,7 @@ def merge_cluster(session: Session, collection: str, cluster_id: int, into: int)
     kept.edited_at = now()
     kept.suggested_subject_pk = kept.suggested_subject_pk or merged.suggested_subject_pk
     session.flush()
-    return _describe_clusters(session, [kept])[0]
+    return _describe_clusters(session, [kept], _count_faces(session, [kept.pk]))[0]
 
 
 def dismiss_cluster(session: Session, collection: str, cluster_id: int) -> ClusterOut:
@@ -103,7 +114,7 @@ def dismiss_cluster(session: Session, collection: str, cluster_id: int) -> Clust
     cluster = _get_cluster(session, collection, cluster_id)
     cluster.state, cluster.edited_at = "dismissed", now()
     session.flush()
-    return _describe_clusters(session, [cluster])[0]
+    return _describe_clusters(session, [cluster], _count_faces(session, [cluster.pk]))[0]
 
 
 _IS_NAMELESS: ColumnElement[bool] = func.coalesce(Face.subject_pk, 0) == 0
@@ -122,28 +133,32 @@ def _get_cluster(session: Session, collection: str, cluster_id: int) -> FaceClus
     return cluster
 
 
-def _describe_clusters(session: Session, clusters: Sequence[FaceCluster]) -> list[ClusterOut]:
-    # whoever sees a cluster sees its faces and its subject; restricted to their collection, SQLite would read all of it
-    pks = [cluster.pk for cluster in clusters]
+# whoever sees a cluster sees its faces and its subject; restricted to their collection, SQLite would read all of it
+
+
+def _count_faces(session: Session, pks: Sequence[int]) -> dict[int, int]:
+    """Return pk of a cluster -> the number of its faces without a name."""
     members = select(ClusteredFace.cluster_pk, func.count()).join(Face, Face.pk == ClusteredFace.face_pk)
     members = members.where(ClusteredFace.cluster_pk.in_(pks), _IS_NAMELESS).group_by(ClusteredFace.cluster_pk)
-    counts = dict(session.execute(members, execution_options=ALL_ROWS).all())
-    samples: dict[int, list[str]] = {}
-    for pk, face_id in session.execute(_select_samples(pks), execution_options=ALL_ROWS):
-        samples.setdefault(pk, []).append(face_id)
+    return dict(session.execute(members, execution_options=ALL_ROWS).all())
+
+
+def _list_samples(session: Session, pk: int) -> list[str]:
+    """List the first faces of a cluster: not of all in one statement, which would read all of their faces."""
+    faces = select(Face.face_id).join(ClusteredFace, Face.pk == ClusteredFace.face_pk)
+    faces = faces.where(ClusteredFace.cluster_pk == pk, _IS_NAMELESS).order_by(ClusteredFace.face_pk)
+    return list(session.scalars(faces.limit(MAX_SAMPLE_FACES), execution_options=ALL_ROWS))
+
+
+def _describe_clusters(
+    session: Session, clusters: Sequence[FaceCluster], counts: Mapping[int, int]
+) -> list[ClusterOut]:
+    """counts: of `_count_faces`"""
     suggested = {cluster.suggested_subject_pk for cluster in clusters} - {None}
     usable = select(Subject).where(Subject.pk.in_(suggested), may_be_used(now()))
     people = {s.pk: s for s in session.scalars(usable, execution_options=ALL_ROWS)}
-    return [_describe(cluster, counts.get(cluster.pk, 0), samples.get(cluster.pk, []), people) for cluster in clusters]
-
-
-def _select_samples(pks: Sequence[int]) -> Select[int, str]:
-    rank = func.row_number().over(partition_by=ClusteredFace.cluster_pk, order_by=Face.pk).label("rank")
-    faces = select(ClusteredFace.cluster_pk, Face.face_id, Face.pk, rank)
-    faces = faces.join(Face, Face.pk == ClusteredFace.face_pk).where(ClusteredFace.cluster_pk.in_(pks), _IS_NAMELESS)
-    ranked = faces.subquery()
-    first = select(ranked.c.cluster_pk, ranked.c.face_id).where(ranked.c.rank <= MAX_SAMPLE_FACES)
-    return first.order_by(ranked.c.cluster_pk, ranked.c.pk)
+    samples = (_list_samples(session, cluster.pk) for cluster in clusters)
+    return [_describe(one, counts.get(one.pk, 0), faces, people) for one, faces in zip(clusters, samples, strict=True)]
 
 
 def _describe(cluster: FaceCluster, face_count: int, sample_faces: list[str], people: dict[int, Subject]) -> ClusterOut:

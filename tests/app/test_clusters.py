@@ -1,14 +1,22 @@
 """People among faces without a name: found by a job, then named, merged and dismissed over HTTP."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
-from sqlalchemy import delete, select
+from sqlalchemy import delete, event, select
+from sqlalchemy.orm import Session
 
+from app.clusters.service import list_clusters as read_clusters
+from app.clusters.service import list_faces
+from app.collections.service import delete_collection
 from app.db.session import reading, writing
 from app.db.tables import ClusteredFace, Deployment, Face, FaceCluster, PeopleSearch, Subject
+from app.errors import NotFound
+from app.galleries import subjects
+from app.publishing import pointers
 from tests.databases import remove_test_data
 from tests.rows import GalleryWriter, make_model, people
 from tests.service import Service
@@ -173,6 +181,88 @@ def test_a_named_person_is_suggested_for_their_other_faces(service: Service) -> 
     assert [c["suggested_subject"]["id"] for c in list_clusters(service)] == ["bob"]
     service.client.delete("/v1/collections/staff/subjects/bob").raise_for_status()
     assert [c["suggested_subject"] for c in list_clusters(service)] == [None]
+
+
+@pytest.fixture
+def suggested(service: Service) -> list[str]:
+    """Two clusters of one face, for whom ada and bob are suggested. Returns the ids of these faces."""
+    gallery = make_gallery(service)
+    faces = gallery.add({"m": faces_of(0, 4, 0, 2)}, ["ada"] * 3 + [None] + ["bob"] * 3 + [None])
+    discover(service)
+    return [faces[3], faces[7]]
+
+
+@contextmanager
+def call_after_counting(service: Service, change: Callable[[], object]) -> Iterator[None]:
+    """Call this once, after a request has counted the faces of clusters."""
+    changes = [change]
+
+    def call(_: object, __: object, statement: str, *___: object) -> None:
+        while changes and "count(" in statement and "clustered_faces" in statement:
+            changes.pop()()
+
+    event.listen(service.resources.database, "after_cursor_execute", call)
+    try:
+        yield
+    finally:
+        event.remove(service.resources.database, "after_cursor_execute", call)
+    assert changes == []
+
+
+@on_sqlite
+def test_whoever_is_erased_while_faces_are_counted_is_not_named(service: Service, suggested: list[str]) -> None:
+    """To count the faces of large clusters takes seconds."""
+    [ada] = [c["id"] for c in list_clusters(service) if c["suggested_subject"]["id"] == "ada"]
+
+    def erase() -> None:
+        with writing(service.resources.database) as session:
+            locked = pointers.lock_collection(session, "staff")
+            subjects.erase_subject(session, locked, subjects.get_subject(session, "staff", "ada"))
+
+    with call_after_counting(service, erase), reading(service.resources.database) as session:
+        clusters = read_clusters(session, "staff", "open", 100, None).clusters
+    names = [c.suggested_subject and c.suggested_subject["id"] for c in clusters]
+    assert (names, [c.sample_faces for c in clusters]) == ([None, "bob"], [[suggested[0]], [suggested[1]]])
+
+    def erase_face() -> None:
+        with writing(service.resources.database) as session:
+            subjects.erase_faces(session, pointers.lock_collection(session, "staff"), Face.face_id == suggested[0])
+
+    with call_after_counting(service, erase_face), reading(service.resources.database) as session:
+        page = list_faces(session, "staff", ada, 100, None)
+    assert (page.faces, page.cluster.sample_faces, page.cluster.suggested_subject) == ([], [], None)
+
+
+@on_sqlite
+@pytest.mark.parametrize("is_list", [True, False])
+def test_a_collection_that_is_deleted_while_faces_are_counted_has_no_clusters(
+    service: Service, suggested: list[str], is_list: bool
+) -> None:
+    cluster = list_clusters(service)[0]["id"]
+
+    def delete_staff() -> None:
+        with writing(service.resources.database) as session:
+            delete_collection(session, "staff")
+
+    def read(session: Session) -> object:
+        if is_list:
+            return read_clusters(session, "staff", "open", 100, None)
+        return list_faces(session, "staff", cluster, 100, None)
+
+    with (
+        call_after_counting(service, delete_staff),
+        reading(service.resources.database) as session,
+        pytest.raises(NotFound),
+    ):
+        read(session)
+
+
+@on_sqlite
+def test_samples_are_the_first_faces_of_each_cluster(service: Service) -> None:
+    gallery = make_gallery(service)
+    faces = gallery.add({"m": faces_of(0, 9, 0, 2)}, [None] * 18)
+    discover(service)
+    assert {tuple(c["sample_faces"]) for c in list_clusters(service)} == {tuple(faces[:6]), tuple(faces[9:15])}
 
 
 @on_sqlite
