@@ -129,3 +129,14 @@ def _delete(database: Engine, statements: list[Delete], seconds: float) -> None:
             time.sleep(0.05)
         else:
             return
+
+
+def is_write_locked(resources: Resources) -> bool:
+    """Whether nobody else can write to the database, which is SQLite, at this moment."""
+    path = str(resources.database.url.database)
+    with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as other:
+        try:
+            other.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return True
+    return False

@@ -58,18 +58,21 @@ class ErasedNames:
         forms = (form for name in names for form in list_normal_forms(name))
         return replace(self, names=self.names.union(forms))
 
-    def has_subject(self, text: str) -> bool:
-        """Whether the subject's id is a word, or some words, of a text, in any encoding. Short ids never are."""
+    def has_subject(self, text: str, folded: str | None = None) -> bool:
+        """Whether the subject's id is a word, or some words, of a text, in any encoding. Short ids never are.
+
+        folded: the text as `fold` returns it, of a long one that is searched for several subjects
+        """
         if self.subject is None or not _is_distinctive(self.subject):
             return False
-        return has_form(text, self.subject) or has_words(text, self.subject)
+        return has_form(text, self.subject) or has_words(text, self.subject, folded)
 
     def shares_word(self, name: str) -> bool:
         """Whether the name of a file has the subject's id, or only a word of it: a surname."""
         if self.subject is None:
             return False
-        words = {word for word in WORD.findall(_fold(self.subject)) if len(word) >= MIN_SURNAME and not word.isdigit()}
-        return self.has_subject(name) or not words.isdisjoint(WORD.findall(_fold(name)))
+        words = {word for word in WORD.findall(fold(self.subject)) if len(word) >= MIN_SURNAME and not word.isdigit()}
+        return self.has_subject(name) or not words.isdisjoint(WORD.findall(fold(name)))
 
     def is_in_folder(self, path: str) -> bool:
         """Whether the subject's id is a folder of a path, in any normal form, with or without blanks around it."""
@@ -87,15 +90,16 @@ def _is_distinctive(subject: str) -> bool:
     return len(subject) >= (MIN_DIGITS if subject.isdigit() else MIN_LETTERS)
 
 
-def has_words(text: str, name: str) -> bool:
+def has_words(text: str, name: str, folded: str | None = None) -> bool:
     """Whether a text has the words of a name in a row, whatever signs part them: Ada_Example-01, ada.example"""
-    words, folded = WORD.findall(_fold(name)), _fold(text)
+    words, folded = WORD.findall(fold(name)), fold(text) if folded is None else folded
     if not words or not all(word in folded for word in words):  # faster by far
         return False
     return f" {' '.join(words)} " in f" {' '.join(WORD.findall(folded))} "
 
 
-def _fold(text: str) -> str:
+def fold(text: str) -> str:
+    """Return what all spellings of a text have in common, in whatever normal form and case."""
     return unify_forms(text).casefold()
 
 

@@ -4,10 +4,10 @@ Once it has ended they are erased whole, whoever they name. An evaluation that w
 is erased, and then fails. For one that runs, the erasure waits.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Engine, or_, select
+from sqlalchemy import ColumnElement, Engine, Select, or_, select
 from sqlalchemy.orm import Session
 
 from app.db.session import reading, writing
@@ -19,6 +19,7 @@ from app.queue.jobs import LIVE_STATES
 NOT_BEGUN = Job.started_at.is_(None)
 File = dict[str, str]
 """A protocol file: {"name", "text"}."""
+Scrub = Callable[[Session | None, Evaluation, ErasedNames], bool]
 ERASED_NAME = "erased"
 """A name that a request for an evaluation may hold, unlike ERASED."""
 
@@ -28,64 +29,104 @@ def scrub_queued_evaluations(database: Engine) -> None:
 
     Where there is none, the erasures, of which thousands may be pending, are not read.
     """
-    queued = select(Evaluation.id).join(Job, Job.id == Evaluation.job_id).where(Job.state.in_(LIVE_STATES), NOT_BEGUN)
+    is_queued = (Job.state.in_(LIVE_STATES), NOT_BEGUN)
     with reading(database) as session:
-        if session.scalar(queued.limit(1)) is None:
+        queued = session.scalars(_select_evaluations(Evaluation.id, *is_queued)).all()
+        if not queued:
             return
         pending = select(Erasure).where(Erasure.state == PENDING).order_by(Erasure.id)
         waiting = [ErasedNames.of(erasure) for erasure in session.scalars(pending)]
-    for erased in waiting:
-        with writing(database) as session:
-            scrub_live_evaluations(session, erased, NOT_BEGUN)
+    for _ in _scrub_each(database, queued, waiting, _scrub_live_files, *is_queued):
+        pass
 
 
-def scrub_live_evaluations(session: Session, erased: ErasedNames, *conditions: ColumnElement[bool]) -> int:
+def scrub_live_evaluations(session: Session, erased: ErasedNames) -> int:
     """Erase the files that name somebody, of evaluations that have not ended. Returns how many have changed."""
-    count = 0
-    for row in _iterate_evaluations(session, erased, Job.state.in_(LIVE_STATES), *conditions):
-        files = [_scrub_live(file, erased) for file in row.request["files"]]
-        if files != row.request["files"]:
-            row.request = row.request | {"files": files}
-            count += 1
+    is_live = (Job.state.in_(LIVE_STATES), _is_of(erased.collection))
+    rows = session.scalars(_select_evaluations(Evaluation, *is_live)).all()
+    count = sum(_is_about(row, erased) and _scrub_live_files(session, row, erased) for row in rows)
     session.flush()
     return count
 
 
-def scrub_ended_evaluations(session: Session, erased: ErasedNames) -> int:
+def scrub_ended_evaluations(database: Engine, erased: Sequence[ErasedNames]) -> Iterator[str]:
     """Erase the files of ended evaluations, and in their reports the names of files that name somebody.
 
-    Returns the number of evaluations that changed.
+    erased: of one collection. Yields the id of the erasure of each change
     """
-    count = 0
     has_ended = or_(Job.id.is_(None), Job.state.not_in(LIVE_STATES))
-    for row in _iterate_evaluations(session, erased, has_ended):
-        files: list[File] = row.request["files"]
-        names = {name for file in files for name in _list_names(file, erased)} - {row.request.get("protocol")}
-        kept = [_erase_text(file, erased) for file in files]
-        if kept != files:
-            count += 1
-            row.request = row.request | {"files": kept}
-            row.report = _replace(_forget_missing(row.report) if erased.is_whole else row.report, names)
-            job = session.get(Job, row.job_id) if row.job_id else None
-            if job is not None:
-                job.result, job.problem = _replace(job.result, names), _replace(job.problem, names)
-    session.flush()
-    return count
+    of_collection = _select_evaluations(Evaluation.id, has_ended, _is_of(erased[0].collection))
+    with reading(database) as session:
+        ended = session.scalars(of_collection).all()
+    yield from _scrub_each(database, ended, erased, _scrub_ended_files, has_ended)
 
 
-def _iterate_evaluations(
-    session: Session, erased: ErasedNames, *conditions: ColumnElement[bool]
-) -> Iterator[Evaluation]:
-    """Yield the evaluations with files of the collection, of a deleted one those that are older than its deletion."""
-    chosen = (
-        select(Evaluation)
-        .outerjoin(Job, Job.id == Evaluation.job_id)
-        .where(Evaluation.request["collection"].as_string() == erased.collection, *conditions)
-        .order_by(Evaluation.id)
-    )
-    if erased.is_whole:
-        chosen = chosen.where(Evaluation.created_at <= erased.until)
-    yield from (row for row in session.scalars(chosen) if row.request.get("files"))
+def _scrub_each(
+    database: Engine,
+    evaluations: Sequence[str],
+    erased: Sequence[ErasedNames],
+    scrub_files: Scrub,
+    *conditions: ColumnElement[bool],
+) -> Iterator[str]:
+    """Scrub evaluations that still meet these conditions, and yield the id of the erasure of each change.
+
+    They are looked through without a lock, and only one that names somebody once more with it.
+    """
+    for evaluation_id in evaluations:
+        chosen = _select_evaluations(Evaluation, Evaluation.id == evaluation_id, *conditions)
+        with reading(database) as session:
+            row = session.scalar(chosen)
+        owners = [] if row is None else [one for one in erased if _is_about(row, one) and scrub_files(None, row, one)]
+        if not owners:
+            continue
+        with writing(database) as session:
+            row = session.scalar(chosen.with_for_update(of=Evaluation))
+            changed = [] if row is None else [one.erasure_id for one in owners if scrub_files(session, row, one)]
+        yield from changed
+
+
+def _select_evaluations(chosen: Any, *conditions: ColumnElement[bool]) -> Select[Any]:
+    """Select from evaluations and their jobs, if they have one."""
+    evaluations = select(chosen).select_from(Evaluation).outerjoin(Job, Job.id == Evaluation.job_id)
+    return evaluations.where(*conditions).order_by(Evaluation.id)
+
+
+def _is_of(collection: str) -> ColumnElement[bool]:
+    is_same: ColumnElement[bool] = Evaluation.request["collection"].as_string() == collection
+    return is_same
+
+
+def _is_about(row: Evaluation, erased: ErasedNames) -> bool:
+    """Whether an evaluation has files of the collection, of a deleted one if it is older than the deletion."""
+    is_older = not erased.is_whole or row.created_at <= erased.until
+    return bool(row.request.get("collection") == erased.collection and row.request.get("files") and is_older)
+
+
+def _scrub_live_files(_: Session | None, row: Evaluation, erased: ErasedNames) -> bool:
+    """Return whether files name somebody, which are erased then."""
+    files = [_scrub_live(file, erased) for file in row.request["files"]]
+    if files == row.request["files"]:
+        return False
+    row.request = row.request | {"files": files}
+    return True
+
+
+def _scrub_ended_files(session: Session | None, row: Evaluation, erased: ErasedNames) -> bool:
+    """Return whether files were not erased yet, or are named after somebody. They are erased, and their names.
+
+    session: also the names in the result and the problem of the job
+    """
+    files: list[File] = row.request["files"]
+    kept = [_erase_text(file, erased) for file in files]
+    if kept == files:
+        return False
+    names = {name for file in files for name in _list_names(file, erased)} - {row.request.get("protocol")}
+    row.request = row.request | {"files": kept}
+    row.report = _replace(_forget_missing(row.report) if erased.is_whole else row.report, names)
+    job = session.get(Job, row.job_id) if session and row.job_id else None
+    if job is not None:
+        job.result, job.problem = _replace(job.result, names), _replace(job.problem, names)
+    return True
 
 
 def _scrub_live(file: File, erased: ErasedNames) -> File:

@@ -1,30 +1,19 @@
-"""Remove what answers, job items and reports say of erased faces and people."""
+"""Remove what job items and reports say of erased faces and people. What is to be changed is found without a lock."""
 
-import json
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, islice
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
-from urllib.parse import unquote
+from typing import Any, TypeVar
 
-from sqlalchemy import Engine, exists, or_, select, update
-from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy import ColumnElement, Engine, exists, inspect, or_, select, update
+from sqlalchemy.orm import InstrumentedAttribute, load_only
 
 from app.db.id_lists import select_ids
 from app.db.session import reading, writing
-from app.db.tables import (
-    ERASED_STATUS,
-    Deployment,
-    Evaluation,
-    Face,
-    Job,
-    JobItem,
-    StoredResponse,
-    Training,
-)
-from app.galleries.erased_names import TEXT_FIELDS, UUID, ErasedNames, scrub
+from app.db.tables import Deployment, Evaluation, Face, Job, JobItem, Training
+from app.galleries.erased_names import TEXT_FIELDS, ErasedNames, scrub
 from app.galleries.erasures import ERASED
 from app.galleries.protocol_files import scrub_ended_evaluations
 from app.queue.jobs import IS_LIVE, LIVE_STATES
@@ -34,78 +23,16 @@ from app.storage.text_encodings import list_normal_forms
 ROWS_PER_STEP = 500
 Check = Callable[[], None]
 """Is called between two steps, and raises an error if the work must stop."""
-BETWEEN_STRINGS = "\n0x0\n"
-"""A word that no name has, so that none is found across two strings."""
-JSON_STRING = re.compile(rb'"((?:[^"\\]|\\.)*)"')
+CHANGES_PER_WRITE = 50
+"""On SQLite, other writers wait for as long."""
+Value = TypeVar("Value")
 
 
-def scrub_answers(database: Engine, erased: Sequence[ErasedNames], check: Check) -> dict[str, int]:
-    """Erase the stored answers that name a face or a person, and return erasure id -> their number."""
-    counts = {one.erasure_id: 0 for one in erased}
-    last: tuple[str, str] = ("", "")
-    while rows := _read_answers(database, last):
-        check()
-        last = rows[-1].key_id, rows[-1].idempotency_key
-        with writing(database) as session:
-            for row in rows:
-                owner = next((one for one in erased if _is_answer_about(session, row, one)), None)
-                if owner is not None:
-                    _erase_answer(session, row)
-                    counts[owner.erasure_id] += 1
-    return counts
-
-
-def _read_answers(database: Engine, after: tuple[str, str]) -> list[StoredResponse]:
-    key, name = after
-    is_later = (StoredResponse.key_id > key) | (
-        (StoredResponse.key_id == key) & (StoredResponse.idempotency_key > name)
-    )
-    stored = select(StoredResponse).where(
-        is_later, StoredResponse.status.is_not(None), StoredResponse.status != ERASED_STATUS
-    )
-    in_order = stored.order_by(StoredResponse.key_id, StoredResponse.idempotency_key)
-    with reading(database) as session:
-        return list(session.scalars(in_order.limit(ROWS_PER_STEP)))
-
-
-def _is_answer_about(session: Session, row: StoredResponse, erased: ErasedNames) -> bool:
-    if erased.is_whole and row.created_at <= erased.until and _may_name_lost_faces(session, row, erased):
-        return True
-    strings = _read_strings(row.body) | _read_header_strings(row.headers)
-    if not (strings.isdisjoint(erased.faces) and strings.isdisjoint(erased.names)):
-        return True
-    return erased.has_subject(BETWEEN_STRINGS.join(text for text in strings if " " in text or '"' in text))
-
-
-def _read_strings(body: bytes) -> set[str]:
-    """Return the strings of a JSON text. Of what is no JSON, those between quotes."""
-    strings = set[str]()
-    for match in JSON_STRING.findall(body):
-        text = match.decode(errors="replace")
-        try:
-            strings.add(json.loads(f'"{text}"', strict=False))
-        except json.JSONDecodeError:
-            strings.add(text)
-    return strings
-
-
-def _read_header_strings(headers: Mapping[str, str]) -> set[str]:
-    """Return the parts of paths in headers, such as that of a new row."""
-    return {unquote(part) for value in headers.values() for part in re.split(r"[/?=&]", value)}
-
-
-def _may_name_lost_faces(session: Session, row: StoredResponse, erased: ErasedNames) -> bool:
-    """Whether the answer is of the deleted collection, or of no collection and names a face that is not stored."""
-    if row.collection is not None:
-        return row.collection == erased.collection
-    ids = {match.decode() for match in UUID.findall(row.body)}
-    stored = session.scalars(select(Face.face_id).where(Face.face_id.in_(ids))) if ids else ()
-    return bool(ids - set(stored))
-
-
-def _erase_answer(session: Session, row: StoredResponse) -> None:
-    is_row = (StoredResponse.key_id == row.key_id, StoredResponse.idempotency_key == row.idempotency_key)
-    session.execute(update(StoredResponse).where(*is_row).values(status=ERASED_STATUS, headers={}, body=b""))
+def iterate_parts(values: Iterable[Value], size: int) -> Iterator[list[Value]]:
+    """Yield the values in lists of this size; the last may be shorter."""
+    rest = iter(values)
+    while part := list(islice(rest, size)):
+        yield part
 
 
 def scrub_job_items(
@@ -209,30 +136,36 @@ def scrub_reports(database: Engine, erased: Sequence[ErasedNames], *, is_snapsho
     for group in _group_by_collection([one for one in erased if one.is_whole or one.faces or one.subject]):
         for one in group:
             counts[one.erasure_id] += _scrub_folders(database, one)
-        collection, latest = group[0].collection, max(one.until for one in group)
-        trained = Training.request["collection"].as_string() == collection
-        evaluated = Evaluation.request["collection"].as_string() == collection
-        of_collection = or_(
-            Job.body["collection"].as_string() == collection,
-            Job.id.in_(select(Evaluation.job_id).where(evaluated)),
-        )
-        jobs = (of_collection, Job.created_at <= latest)
-        naming = (*jobs, Job.kind.not_in((Erase.kind, Sweep.kind)))  # a day's erasures leave thousands of results
-        columns: tuple[tuple[Any, tuple[Any, ...]], ...] = (
-            (Job.body, naming if is_snapshot else (*naming, Job.state.not_in(LIVE_STATES))),
-            (Job.result, naming),
-            (Job.problem, jobs),
-            (Training.report, (trained,)),
-            (Training.curve, (trained,)),
-            (Evaluation.report, (evaluated,)),
-            (Deployment.history, (Deployment.collection_id == collection,)),
-        )
-        with writing(database) as session:
-            for one in group:
-                counts[one.erasure_id] += scrub_ended_evaluations(session, one)
-            for column, where in columns:
-                _scrub_column(session, column, where, group, counts)
+        for owner in (*scrub_ended_evaluations(database, group), *_scrub_columns(database, group, is_snapshot)):
+            counts[owner] += 1
     return counts
+
+
+def _scrub_columns(database: Engine, group: Sequence[ErasedNames], is_snapshot: bool) -> Iterator[str]:
+    """Scrub all columns with results, problems, reports and histories; yield the erasure of each change.
+
+    group: of one collection
+    """
+    collection, latest = group[0].collection, max(one.until for one in group)
+    trained = Training.request["collection"].as_string() == collection
+    evaluated = Evaluation.request["collection"].as_string() == collection
+    of_collection = or_(
+        Job.body["collection"].as_string() == collection,
+        Job.id.in_(select(Evaluation.job_id).where(evaluated)),
+    )
+    jobs = (of_collection, Job.created_at <= latest)
+    naming = (*jobs, Job.kind.not_in((Erase.kind, Sweep.kind)))  # a day's erasures leave thousands of results
+    has_ended = () if is_snapshot else (Job.state.not_in(LIVE_STATES),)
+    for column in (
+        ScrubbedColumn(Job.body, naming, has_ended),
+        ScrubbedColumn(Job.result, naming),
+        ScrubbedColumn(Job.problem, jobs),
+        ScrubbedColumn(Training.report, (trained,)),
+        ScrubbedColumn(Training.curve, (trained,)),
+        ScrubbedColumn(Evaluation.report, (evaluated,)),
+        ScrubbedColumn(Deployment.history, (Deployment.collection_id == collection,)),
+    ):
+        yield from column.scrub(database, group)
 
 
 def _scrub_folders(database: Engine, erased: ErasedNames) -> int:
@@ -256,27 +189,77 @@ def _scrub_folders(database: Engine, erased: ErasedNames) -> int:
     return len(pks)
 
 
-def _scrub_column(
-    session: Session,
-    column: InstrumentedAttribute[Any],
-    where: Iterable[Any],
-    erased: Sequence[ErasedNames],
-    counts: dict[str, int],
-) -> None:
-    """Scrub a column, and add the changed rows to the counts. Of a job, only erasures that came after it count."""
-    is_job = column.class_ is Job
-    rows = select(column.class_).where(*where, column.is_not(None))
-    for row in session.scalars(rows.execution_options(yield_per=ROWS_PER_STEP)):
-        value = getattr(row, column.key)
+@dataclass(frozen=True)
+class ScrubbedColumn:
+    """A column that may name somebody.
+
+    chosen: conditions on its rows; lasting: those that must still hold when a row is changed
+    """
+
+    column: InstrumentedAttribute[Any]
+    chosen: tuple[ColumnElement[bool], ...]
+    lasting: tuple[ColumnElement[bool], ...] = ()
+
+    def scrub(self, database: Engine, erased: Sequence[ErasedNames]) -> Iterator[str]:
+        """Scrub the rows that name what is erased, and yield the id of the erasure of each change.
+
+        The rows are read and looked through without a lock. One that is written meanwhile is looked through again.
+        """
+        for rows in self._iterate_rows(database):
+            scrubbed = ((row, *self._scrub_value(row, erased)) for row in rows)
+            for changes in iterate_parts(
+                [(row, value, owners) for row, value, owners in scrubbed if owners], CHANGES_PER_WRITE
+            ):
+                yield from self._write(database, changes, erased)
+
+    def _iterate_rows(self, database: Engine) -> Iterator[Sequence[Any]]:
+        key = inspect(self.column.class_).primary_key[0]
+        chosen = select(key).where(*self.chosen, *self.lasting, self.column.is_not(None)).order_by(key)
+        with reading(database) as session:
+            keys = list(dict.fromkeys(session.scalars(chosen)))
+        for some in iterate_parts(keys, ROWS_PER_STEP):
+            with reading(database) as session:
+                rows = select(self.column.class_).where(key.in_(select_ids(session, some)), self.column.is_not(None))
+                yield session.scalars(rows.options(self._load())).all()
+
+    def _load(self) -> Any:
+        """Load only what is needed: the snapshot of a training can hold 100,000 labels."""
+        if self.column.class_ is Job:
+            return load_only(Job.kind, Job.body, Job.created_at, self.column)
+        return load_only(self.column)
+
+    def _scrub_value(self, row: Any, erased: Sequence[ErasedNames]) -> tuple[Any, list[str]]:
+        """Return the scrubbed value, and the ids of the erasures that changed it. Of a job, only those after it do."""
+        value, owners, is_job = getattr(row, self.column.key), list[str](), isinstance(row, Job)
         for one in erased:
             if is_job and row.created_at > one.until:
                 continue
-            scrubbed = _scrub_whole(column, value) if one.is_whole and is_job else scrub(value, one)
-            if is_job and column.key == Job.body.key and _has_upload(row):
+            scrubbed = _scrub_whole(self.column, value) if one.is_whole and is_job else scrub(value, one)
+            if is_job and self.column.key == Job.body.key and _has_upload(row):
                 scrubbed["path"] = value["path"]
             if scrubbed != value:
-                counts[one.erasure_id] += 1
-                setattr(row, column.key, value := scrubbed)
+                owners.append(one.erasure_id)
+                value = scrubbed
+        return value, owners
+
+    def _write(
+        self, database: Engine, changes: Iterable[tuple[Any, Any, list[str]]], erased: Sequence[ErasedNames]
+    ) -> list[str]:
+        """Store the scrubbed values of rows, and return the ids of the erasures that changed them."""
+        written = list[str]()
+        with writing(database) as session:
+            for row, value, owners in changes:
+                keys = zip(inspect(self.column.class_).primary_key, inspect(row).identity, strict=True)
+                same = select(self.column.class_).where(*(key == part for key, part in keys), *self.lasting)
+                current = session.scalar(same.options(self._load()).with_for_update())
+                if current is None or getattr(current, self.column.key) is None:
+                    continue
+                if getattr(current, self.column.key) != getattr(row, self.column.key):
+                    value, owners = self._scrub_value(current, erased)
+                if owners:
+                    setattr(current, self.column.key, value)
+                    written += owners
+        return written
 
 
 def _has_upload(job: Job) -> bool:

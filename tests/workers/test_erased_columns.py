@@ -24,7 +24,9 @@ from app.galleries.erased_names import ErasedNames
 from app.resources import Resources
 from app.snapshots.erased_rows import erase_from_rows
 from app.storage.model_cache import LBP_MODEL
+from tests.databases import is_write_locked
 from tests.workers.test_erase import context
+from workers.erasing import completion
 from workers.erasing.completion import complete_erasures
 
 NAME, OTHER = "Plainname Ofsomebody", "Another Person"
@@ -233,6 +235,24 @@ def test_others_keep_their_names_but_no_ended_evaluation_keeps_its_files(resourc
         files = session.scalars(select(Evaluation)).one().request["files"]
     assert [file["text"] for file in files] == ["(erased)"] * 2
     assert files[0]["name"] == "pairs.txt"
+
+
+def test_others_can_write_while_the_models_of_a_receipt_are_listed(
+    resources: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The snapshots of all trainings are read for each erasure."""
+    locks = []
+
+    def list_models(*_: object) -> list[str]:
+        locks.append(is_write_locked(resources))
+        return ["learned"]
+
+    monkeypatch.setattr(completion, "list_models_that_read", list_models)
+    erase(resources, "subject")
+    assert locks == [False]
+    with reading(resources.database) as session:
+        erasure = session.get_one(Erasure, "e")
+        assert (erasure.state, erasure.contents["models"]) == ("final", ["learned"])
 
 
 @pytest.mark.parametrize(("name", "kept"), [(NAME, False), (OTHER, True)])

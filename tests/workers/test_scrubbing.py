@@ -2,14 +2,14 @@
 
 import json
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
 import pytest
-from sqlalchemy import delete, event, select
+from sqlalchemy import delete, event, select, update
 
 from app.collections.service import delete_collection
 from app.db.session import reading, writing
@@ -26,15 +26,17 @@ from app.db.tables import (
     Training,
     now,
 )
-from app.galleries import erasures, scrubbing, subjects
+from app.galleries import answer_scrubbing, erasures, scrubbing, subjects
+from app.galleries.answer_scrubbing import scrub_answers
 from app.galleries.erased_names import NAME_FIELDS, ErasedNames, scrub
 from app.galleries.protocol_files import scrub_queued_evaluations
-from app.galleries.scrubbing import scrub_answers, scrub_job_items, scrub_reports
+from app.galleries.scrubbing import scrub_job_items, scrub_reports
 from app.publishing import pointers
 from app.queue.messages import Erase, Evaluate, Sweep
 from app.resources import Resources
 from app.snapshots.erased_rows import erase_from_rows
 from app.storage.model_cache import LBP_MODEL
+from tests.databases import is_write_locked
 from tests.workers.test_erase import context
 from workers.context import Interrupted, JobContext
 
@@ -191,7 +193,7 @@ def test_each_answer_counts_for_the_first_erasure_that_it_is_about(resources: Re
 
 
 def test_answers_are_read_in_steps_and_none_is_left_out(resources: Resources, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scrubbing, "ROWS_PER_STEP", 1)
+    monkeypatch.setattr(answer_scrubbing, "ROWS_PER_STEP", 1)
     for key in ("00f3", "k2"):
         for name in "ab":
             store_answer(resources, name, ["ann"], key_id=key)
@@ -530,6 +532,132 @@ def test_results_are_read_in_steps(resources: Resources, monkeypatch: pytest.Mon
         scrub_reports(resources.database, [erased()])
     assert len(counts) == 100
     assert max(counts) <= 20
+
+
+@pytest.fixture
+def looks(resources: Resources, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
+    """What was looked through for the subject, and whether others could not write meanwhile."""
+    looks, has_subject = list[tuple[str, bool]](), ErasedNames.has_subject
+
+    def look(names: ErasedNames, text: str, *folded: str) -> bool:
+        looks.append((text, is_write_locked(resources)))
+        return has_subject(names, text, *folded)
+
+    monkeypatch.setattr(ErasedNames, "has_subject", look)
+    return looks
+
+
+def test_others_can_write_while_answers_and_reports_are_looked_through(
+    resources: Resources, looks: list[tuple[str, bool]]
+) -> None:
+    store_reports(resources, "staff")
+    for number, text in enumerate(["so is ann", "so is bob"] * 2):
+        store_answer(resources, str(number), {"detail": text})
+        with writing(resources.database) as session:
+            results = {"result": {"detail": text}, "created_at": 0.0}
+            session.add(Job(kind="examine", body={"collection": "staff"}, state="succeeded", **results))
+    assert scrub_answers(resources.database, [erased()], proceed) == {"e1": 2}
+    assert scrub_reports(resources.database, [erased()]) == {"e1": 8}
+    assert [text for text, _ in looks].count("so is bob") == 4
+    assert not any(is_locked for _, is_locked in looks)
+
+
+@pytest.mark.parametrize("state", ["succeeded", "queued"])
+def test_only_evaluations_with_names_keep_others_from_writing(
+    resources: Resources, looks: list[tuple[str, bool]], state: str
+) -> None:
+    queued = {"first_change": 1, "requested_at": REQUESTED_AT, "collection_created_at": 1.0, "change": 1}
+    targets = {"faces": [], "subject": "ann", "names": [], "images": [], "until": REQUESTED_AT}
+    with writing(resources.database) as session:
+        session.add(Erasure(collection_id="staff", target="subject", targets=targets, **queued))
+        for text in ("of ann", "(erased)", "of ann too", "(erased)"):
+            files = [{"name": "erased" if text == "(erased)" else "pairs", "text": text}]
+            session.add(job := Job(kind=Evaluate.kind, body={}, state=state))
+            session.flush()
+            session.add(Evaluation(request={"collection": "staff", "files": files}, job_id=job.id))
+    if state == "queued":
+        scrub_queued_evaluations(resources.database)
+    else:
+        assert scrub_reports(resources.database, [erased()]) == {"e1": 2}
+    with reading(resources.database) as session:
+        assert {row.request["files"][0]["text"] for row in session.scalars(select(Evaluation))} == {"(erased)"}
+    texts = {"of ann", "of ann too"} if state == "queued" else set[str]()
+    assert {text for text, is_locked in looks if is_locked} == {"pairs", *texts}
+    assert {text for text, is_locked in looks if not is_locked} > {"pairs", *texts}
+
+
+def change_when_first_read(monkeypatch: pytest.MonkeyPatch, change: Callable[[], None]) -> None:
+    changes, has_subject = [change], ErasedNames.has_subject
+
+    def change_once(names: ErasedNames, *texts: str) -> bool:
+        while changes:
+            changes.pop()()
+        return has_subject(names, *texts)
+
+    monkeypatch.setattr(ErasedNames, "has_subject", change_once)
+
+
+@pytest.mark.parametrize(
+    ("written", "scrubbed"),
+    [("ann again", "(erased)"), ("of bob", "of bob"), (None, None)],
+    ids=str,
+)
+def test_a_result_that_is_written_meanwhile_is_looked_through_again(
+    resources: Resources, monkeypatch: pytest.MonkeyPatch, written: str | None, scrubbed: str | None
+) -> None:
+    with writing(resources.database) as session:
+        session.add(
+            job := Job(kind="examine", body={"collection": "staff"}, result={"detail": "of ann"}, created_at=0.0)
+        )
+
+    def change() -> None:
+        with writing(resources.database) as session:
+            session.get_one(Job, job.id).result = written and {"detail": written, "n": 2}
+
+    change_when_first_read(monkeypatch, change)
+    scrub_reports(resources.database, [erased()])
+    with reading(resources.database) as session:
+        assert session.get_one(Job, job.id).result == (scrubbed and {"detail": scrubbed, "n": 2})
+
+
+def test_a_job_that_runs_again_meanwhile_keeps_its_message(
+    resources: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = {"collection": "staff", "name": "photo of ann"}
+    with writing(resources.database) as session:
+        session.add(job := Job(kind="examine", body=body, state="failed", created_at=0.0))
+
+    def change() -> None:
+        with writing(resources.database) as session:
+            session.get_one(Job, job.id).state = "queued"
+
+    change_when_first_read(monkeypatch, change)
+    assert scrub_reports(resources.database, [erased()]) == {"e1": 0}
+    with reading(resources.database) as session:
+        assert session.get_one(Job, job.id).body == body
+
+
+@pytest.mark.parametrize(
+    ("values", "is_erased"),
+    [
+        ({"body": b'["ann again"]'}, True),
+        ({"body": b'["of bob"]'}, False),
+        ({"status": None, "body": b""}, False),
+    ],
+    ids=str,
+)
+def test_an_answer_that_is_written_meanwhile_is_looked_through_again(
+    resources: Resources, monkeypatch: pytest.MonkeyPatch, values: dict[str, Any], is_erased: bool
+) -> None:
+    store_answer(resources, "one", {"detail": "of ann"})
+
+    def change() -> None:
+        with writing(resources.database) as session:
+            session.execute(update(StoredResponse).values(**values))
+
+    change_when_first_read(monkeypatch, change)
+    assert scrub_answers(resources.database, [erased()], proceed) == {"e1": int(is_erased)}
+    assert list_erased(resources) == ["one"] * is_erased
 
 
 MANY = 5

@@ -11,11 +11,12 @@ from sqlalchemy.orm import Session
 from app.db.compaction import compact_deleted
 from app.db.session import reading, writing
 from app.db.tables import Erasure, Follower, now
+from app.galleries.answer_scrubbing import scrub_answers
 from app.galleries.erased_names import ErasedNames
 from app.galleries.erasure_receipts import MAX_LISTED_IDS, hash_photo, hash_subject, sign_receipt
 from app.galleries.erasures import FINAL, PENDING, SCRUBBED
 from app.galleries.protocol_files import scrub_queued_evaluations
-from app.galleries.scrubbing import scrub_answers, scrub_job_items, scrub_reports
+from app.galleries.scrubbing import scrub_job_items, scrub_reports
 from app.learning.refit import list_models_that_read
 from app.resources import Resources
 from app.serving.index_snapshots import SnapshotStore
@@ -49,7 +50,7 @@ def complete_erasures(context: JobContext) -> None:
         if ready and not remove_unfinished_restores(context):
             ready = set()
         counts = {name: count | snapshots.get(name, {}) for name, count in counts.items()}
-        _note_scrubbed(resources, counts, ready)
+        _note_scrubbed(resources, counts, _list_models(resources, ready))
     with writing(resources.database) as session:
         scrubbed = list(session.scalars(select(Erasure.id).where(Erasure.state == SCRUBBED)))
     if (erased or scrubbed) and compact_deleted(resources.database):
@@ -111,8 +112,19 @@ def _scrub(context: JobContext, erased: Sequence[ErasedNames]) -> dict[str, dict
     return {one.erasure_id: {name: of_all[one.erasure_id] for name, of_all in counts.items()} for one in erased}
 
 
-def _note_scrubbed(resources: Resources, counts: dict[str, dict[str, int]], ready: set[str]) -> None:
-    """Delete the snapshots of what was scrubbed. What is ready loses its targets, and keeps what the receipt says."""
+def _list_models(resources: Resources, ready: set[str]) -> dict[str, list[str]]:
+    """Return erasure id -> the models that have read what is erased. No training that has read it runs any more."""
+    with reading(resources.database) as session:
+        chosen = select(Erasure).where(Erasure.id.in_(ready), Erasure.state == PENDING)
+        key = resources.installation_key
+        return {row.id: list_models_that_read(session, key, row) for row in session.scalars(chosen).all()}
+
+
+def _note_scrubbed(resources: Resources, counts: dict[str, dict[str, int]], models: dict[str, list[str]]) -> None:
+    """Delete the snapshots of what was scrubbed. What is ready loses its targets, and keeps what the receipt says.
+
+    models: of the erasures that are ready, those that have read what is erased
+    """
     snapshots = SnapshotStore(resources.indexes)
     with writing(resources.database) as session:
         chosen = select(Erasure).where(Erasure.id.in_(counts), Erasure.state == PENDING).order_by(Erasure.id)
@@ -120,15 +132,15 @@ def _note_scrubbed(resources: Resources, counts: dict[str, dict[str, int]], read
             deleted = snapshots.delete_erased(erasure.collection_id, erasure.collection_created_at, erasure.change)
             total = _add(erasure.targets.get("counts", {}), counts[erasure.id] | {"snapshots": deleted})
             erasure.targets = erasure.targets | {"counts": total}
-            if erasure.id in ready:
-                _seal(session, resources, erasure)
+            if erasure.id in models:
+                _seal(session, resources, erasure, models[erasure.id])
 
 
 def _add(first: dict[str, int], second: dict[str, int]) -> dict[str, int]:
     return first | {name: first.get(name, 0) + count for name, count in second.items()}
 
 
-def _seal(session: Session, resources: Resources, erasure: Erasure) -> None:
+def _seal(session: Session, resources: Resources, erasure: Erasure, models: list[str]) -> None:
     """Write down what the receipt says, and forget the names."""
     key, targets, collection = resources.installation_key, erasure.targets, erasure.collection_id
     removed = erasure.contents["removed"]
@@ -141,7 +153,7 @@ def _seal(session: Session, resources: Resources, erasure: Erasure) -> None:
         "subject": None if subject is None else hash_subject(key, collection, subject),
         "faces": targets["faces"][:MAX_LISTED_IDS],
         "photos": sorted(hash_photo(key, image) for image in targets["images"][:MAX_LISTED_IDS]),
-        "models": list_models_that_read(session, key, erasure),
+        "models": models,
     }
     erasure.fingerprints = _make_fingerprints(resources, targets)
     erasure.targets = {}
