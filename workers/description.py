@@ -62,14 +62,14 @@ def _describe_crops(context: JobContext, recipe: Recipe, faces: Sequence[StoredF
 
     def describe_batch(start: int) -> Rows | None:
         """Return the rows; None once a crop is damaged: from then on, the crops are only checked."""
-        part, blobs = faces[start : start + size], context.resources.blobs
+        part, resources = faces[start : start + size], context.resources
         if damaged:
-            damaged[start] = list_damaged_crops(blobs, recipe, part)
+            damaged[start] = list_damaged_crops(resources.blobs, recipe, part)
             return None
         try:
-            return describe_stored_faces(blobs, recipe, part)
+            return describe_stored_faces(resources.blobs, resources.database, recipe, part)
         except CropsDamaged:
-            damaged[start] = list_damaged_crops(blobs, recipe, part)
+            damaged[start] = list_damaged_crops(resources.blobs, recipe, part)
             return None
         except Exception as error:
             if not is_caused_by_photo(error):
@@ -90,12 +90,12 @@ def _describe_crops(context: JobContext, recipe: Recipe, faces: Sequence[StoredF
 
 def _describe_separately(context: JobContext, recipe: Recipe, faces: Sequence[StoredFace]) -> Rows:
     """Describe faces one by one, so that the error names those that cause it. Raises Conflict."""
-    rows, failed = [], []
+    rows, failed, resources = [], [], context.resources
     for face in faces:
         context.check()
         try:
             with report_photo_failure("embed"):
-                rows.append(describe_stored_faces(context.resources.blobs, recipe, [face]))
+                rows.append(describe_stored_faces(resources.blobs, resources.database, recipe, [face]))
         except PhotoFailed:
             failed.append(face)
     if failed:

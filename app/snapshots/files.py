@@ -34,9 +34,14 @@ def check_path(path: str) -> None:
         raise Invalid(f"the snapshot holds a file that does not belong there: {path!r}")
 
 
-def list_blobs(blobs: Blobs, collection: str, images: set[str]) -> list[str]:
-    """List the names of all files of these photos, sorted."""
-    return sorted({name for name in blobs.names(collection) if Blobs.parse_name(name)[0] in images})
+def list_blobs(blobs: Blobs, collection: str, faces: set[tuple[str, int]]) -> list[str]:
+    """List the names of all files of these faces and of their photos, sorted. faces: (image, number)"""
+    images = {image for image, _ in faces}
+
+    def is_named(image: str, number: int | None) -> bool:
+        return image in images if number is None else (image, number) in faces
+
+    return sorted({name for name in blobs.names(collection) if is_named(*Blobs.parse_name(name))})
 
 
 def iterate_blobs(blobs: Blobs, collection: str, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:

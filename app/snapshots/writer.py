@@ -112,11 +112,11 @@ def _copy_rows(session: Session, copied: Engine, collection: str | None, report:
 def _copy_files(copied: Engine, blobs: Blobs, home: Path, path: Path, report: Report) -> tuple[int, int]:
     """Copy the files that the rows name, and return their number and total size in bytes."""
     with Session(copied) as session:
-        images: dict[str, set[str]] = {}
-        for collection, image in session.execute(select(Face.collection_id, Face.image_id).distinct()):
-            images.setdefault(collection, set()).add(image)
+        faces: dict[str, set[tuple[str, int]]] = {}
+        for collection, image, number in session.execute(select(Face.collection_id, Face.image_id, Face.number)):
+            faces.setdefault(collection, set()).add((image, number))
         models = set(session.scalars(select(ModelRecord.id)))
-    names = {collection: list_blobs(blobs, collection, own) for collection, own in images.items()}
+    names = {collection: list_blobs(blobs, collection, own) for collection, own in faces.items()}
     others = list(_list_others(home, models))
     total = sum(map(len, names.values())) + len(others)
     check_room(path, blobs.measure(names) + sum(other.stat().st_size for other in others))

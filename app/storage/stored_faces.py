@@ -11,7 +11,10 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from sqlalchemy import Engine, select
 
+from app.db.session import reading
+from app.db.tables import Face
 from app.errors import AppError, NotFound
 from app.storage.blob_store import DAMAGED_CODE, Blobs
 from ml.aligners.similarity import CROP_SIZES_PIXELS
@@ -105,7 +108,7 @@ def list_damaged_crops(blobs: Blobs, recipe: Recipe, faces: Sequence[StoredFace]
     return list(damaged.values())
 
 
-def describe_stored_faces(blobs: Blobs, recipe: Recipe, faces: Sequence[StoredFace]) -> Rows:
+def describe_stored_faces(blobs: Blobs, database: Engine, recipe: Recipe, faces: Sequence[StoredFace]) -> Rows:
     """Return (N, recipe.dim) descriptors: expensive ones through the cache, the others from the crops.
 
     Raises CropsDamaged.
@@ -116,7 +119,7 @@ def describe_stored_faces(blobs: Blobs, recipe: Recipe, faces: Sequence[StoredFa
             crops = read_crops(blobs, faces, descriptor.crop)
             rows = descriptor.describe(crops)
         else:
-            rows = _describe_through_cache(blobs, descriptor, key, faces)
+            rows = _describe_through_cache(blobs, database, descriptor, key, faces)
         columns.append(rows)
     return np.concatenate(columns, axis=1)
 
@@ -136,7 +139,9 @@ def _add_checksum(data: bytes) -> bytes:
     return data + zlib.crc32(data).to_bytes(CHECKSUM_BYTES, "little")
 
 
-def _describe_through_cache(blobs: Blobs, descriptor: Descriptor, key: str, faces: Sequence[StoredFace]) -> Rows:
+def _describe_through_cache(
+    blobs: Blobs, database: Engine, descriptor: Descriptor, key: str, faces: Sequence[StoredFace]
+) -> Rows:
     """Return (N, dim). Faces that the cache lacks are described from their crops, and then cached."""
     rows = np.empty((len(faces), descriptor.dim), np.float32)
     missing = []
@@ -154,7 +159,24 @@ def _describe_through_cache(blobs: Blobs, descriptor: Descriptor, key: str, face
             names = [(faces[i].image_id, faces[i].number) for i in computed]
             files = make_cache_files(key, names, rows[computed])
             blobs.put(collection, files)
+            _uncache_erased(blobs, database, key, collection, names)
     return rows
+
+
+def _uncache_erased(
+    blobs: Blobs, database: Engine, key: str, collection: str, faces: Sequence[tuple[str, int]]
+) -> None:
+    """Remove what was cached of faces whose rows are gone: the erasure may have removed their files before.
+
+    faces: the photo of each, and its number there
+    """
+    stored = select(Face.image_id, Face.number).where(
+        Face.collection_id == collection, Face.image_id.in_({image for image, _ in faces})
+    )
+    with reading(database) as session:
+        kept = set(session.execute(stored).all())
+    if erased := [face for face in faces if face not in kept]:
+        blobs.remove(collection, [Blobs.described(*face, key) for face in erased])
 
 
 def _read_cached(blobs: Blobs, face: StoredFace, key: str, dim: int) -> Rows | None:

@@ -137,8 +137,9 @@ def test_what_two_processes_store_at_once_is_listed_once_and_removed_in_both(blo
         folder.mkdir(parents=True, exist_ok=True)
         [segment] = list_segments(Blobs(blobs.root / root))
         segment.rename(folder / segment.name)
-    images = {Blobs.parse_name(name)[0] for name in files}
-    assert list_blobs(blobs, COLLECTION, images) == sorted(files)
+    owners = (Blobs.parse_name(name) for name in files)
+    faces = {(image, number) for image, number in owners if number is not None}
+    assert list_blobs(blobs, COLLECTION, faces) == sorted(files)
     first, *others = files
     assert blobs.remove(COLLECTION, [first]) == 1
     assert not blobs.has(COLLECTION, [first])

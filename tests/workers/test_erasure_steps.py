@@ -10,15 +10,28 @@ import pytest
 from sqlalchemy import delete, event, select
 
 from app.db.session import reading, writing
-from app.db.tables import Collection, Erasure, Evaluation, Face, Follower, Job, JobItem, StoredResponse, Training
+from app.db.tables import (
+    Collection,
+    Deployment,
+    Erasure,
+    Evaluation,
+    Face,
+    Follower,
+    Job,
+    JobItem,
+    ModelRecord,
+    StoredResponse,
+    Training,
+)
 from app.galleries.erasure_receipts import build_receipt, hash_photo, hash_subject, is_receipt_signed
 from app.learning.plan import ComponentChoice, Plan, Source
 from app.queue import jobs
-from app.queue.messages import Erase, Evaluate, ExamineGallery, ImportArchive, Sweep, Train
+from app.queue.messages import Compare, Erase, Evaluate, ExamineGallery, ImportArchive, Publish, Sweep, Train
 from app.resources import Resources
 from app.storage.audit_log.spool import AuditSpool
 from app.storage.blob_store import Blobs
 from app.storage.fingerprints import Fingerprinter
+from app.storage.model_cache import LBP_MODEL
 from tests.killed_process import kill_process
 from tests.service import USUAL_ERASURE_SECONDS
 from tests.workers.test_erase import context
@@ -62,6 +75,7 @@ def resources(lasting_sqlite: Resources, clock: Clock) -> Iterator[Resources]:
     with writing(lasting_sqlite.database) as session:
         for table in (Erasure, StoredResponse, JobItem, Job, Training, Evaluation, Follower, Face, Collection):
             session.execute(delete(table))
+        session.execute(delete(ModelRecord).where(ModelRecord.id.in_(["m", "n", "o"])))
     lasting_sqlite.blobs.set_aside("staff")
     lasting_sqlite.blobs.empty_trash()
 
@@ -206,7 +220,13 @@ def test_the_collections_of_a_job_are_those_of_its_run_or_of_its_message(resourc
     )  # fmt: skip
     request = plan.model_dump(mode="json", by_alias=True)
     add(resources, Training(id="t", request=request), Evaluation(id="e", request={"collection": "measured"}))
-    add(resources, Evaluation(id="without", request={}))
+    add(resources, Evaluation(id="without", request={}), Evaluation(id="f", request={"collection": "measured"}))
+    learned = {"training": "t", "changes": {"examined": 3, "learned": 1}, "continued_changes": {"continued": 2}}
+    add(resources, ModelRecord(id="m", manifest={"facts": learned}), ModelRecord(id="n", manifest={"facts": {}}))
+    facts = {"training": "u", "changes": {"served": 1}}
+    add(resources, ModelRecord(id="o", manifest={"facts": facts}), Collection(id="examined"), Collection(id="borrowed"))
+    add(resources, Deployment(collection_id="examined", task="identity", champion="o"))
+    publish: dict[str, Any] = {"collection": "examined", "model": "m"}
     expected = (
         (Train(training="t", collection="own"), ["own", "borrowed"]),
         (Train(training="gone", collection="own"), []),
@@ -214,11 +234,16 @@ def test_the_collections_of_a_job_are_those_of_its_run_or_of_its_message(resourc
         (Evaluate(evaluation="without"), [""]),
         (Evaluate(evaluation="gone"), []),
         (ExamineGallery(collection="examined"), ["examined"]),
+        (Publish(tasks=("identity",), **publish), ["examined", "continued", "learned", "served"]),
+        (Publish(tasks=("other",), **publish), ["examined", "continued", "learned"]),
+        (Compare(collection="examined", task="identity", models=("n", "o")), ["examined", "served"]),
         (Sweep(), [""]),
     )
     with writing(resources.database) as session:
         for message, collections in expected:
-            assert list_collections(session, jobs.enqueue(session, message)) == collections, message
+            assert set(list_collections(session, jobs.enqueue(session, message))) == set(collections), message
+        reading_another = jobs.enqueue(session, Evaluate(evaluation="f"), reads=["measured", "borrowed"])
+        assert list_collections(session, reading_another) == ["measured", "borrowed"]
 
 
 NAMES = {
@@ -397,6 +422,27 @@ def test_what_waits_is_scrubbed_at_once_and_again_when_it_is_ready(resources: Re
     assert (final.state, final.finished_at) == ("final", NOW + 5)
     removed = final.contents["removed"]
     assert (removed["answers"], removed["reports"]) == (2, 1)
+
+
+@pytest.mark.parametrize("target", ["subject", "collection"])
+def test_files_that_were_written_after_the_first_removal_are_gone_before_the_receipt_is_signed(
+    resources: Resources, target: str
+) -> None:
+    put_files(resources)
+    add_face(resources, SECOND, 0)
+    add(
+        resources, Deployment(collection_id="staff", task="identity", champion=LBP_MODEL)
+    )  # it was not reserved by a restore
+    targets = READY | ({"images": []} if target == "collection" else {})
+    erasure = make_erasure(resources, target, targets=targets)
+    add(resources, Job(id="j", kind="examine", body={"collection": "staff"}, state="running", started_at=EARLIER))
+    complete_erasures(context(resources))
+    assert list_files(resources) == set(NAMES), "the job may write more"
+    with writing(resources.database) as session:
+        session.execute(delete(Job))
+    complete_erasures(context(resources))
+    assert list_files(resources) == {"other photo"}
+    assert read(resources, erasure.id).state == "final"
 
 
 def test_an_erasure_whose_files_are_there_is_left_alone(resources: Resources) -> None:

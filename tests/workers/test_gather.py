@@ -2,11 +2,15 @@
 
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from sqlalchemy import delete
 
+from app.db.session import writing
+from app.db.tables import Collection, Face
 from app.resources import Resources
 from app.storage.blob_store import Blobs
 from app.storage.request_timestamp import RequestTimestamp
@@ -91,6 +95,32 @@ def test_an_expensive_descriptor_is_cached_and_removed_with_its_face(resources: 
     there = resources.blobs.files_of("c", faces[0].image_id)
     assert [name.rsplit(".", 1)[1] for name in sorted(there)[:2]] == ["f16", "png"]
     assert all(Blobs.parse_name(name) == (faces[0].image_id, 0) for name in there if name.startswith("crops"))
+
+
+@pytest.mark.parametrize("name", ["c", "deleted"])
+def test_nothing_stays_cached_of_faces_that_are_erased_while_they_are_described(
+    resources: Resources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """No erasure waits for a worker that has lost its job meanwhile. The files of the faces may be gone by then."""
+    kept, erased = enrol(resources, "c", [1], shots=1), enrol(resources, name, [2], shots=1)
+    recipe, context = Recipe((Spec("onnx", {"manifest": str(tiny_onnx(tmp_path))}),)), JobContext("j", "w", resources)
+    photo, descriptor = erased[0].image_id, type(recipe.built[0])
+    describe = descriptor._describe
+    gone = (
+        delete(Face).where(Face.image_id == photo) if name == "c" else delete(Collection).where(Collection.id == name)
+    )
+
+    def describe_and_erase(self: Any, crops: Any) -> Any:
+        with writing(resources.database) as session:
+            session.execute(gone)
+        resources.blobs.remove(name, resources.blobs.files_of(name, photo))
+        return describe(self, crops)
+
+    monkeypatch.setattr(descriptor, "_describe", describe_and_erase)
+    describe_faces(context, recipe, [*kept, *erased])
+    assert [owner for owner in resources.blobs.names(name) if photo in owner] == []
+    cached = [Blobs.parse_name(owner)[0] for owner in resources.blobs.names("c") if owner.endswith(".f16")]
+    assert cached == [kept[0].image_id]
 
 
 @pytest.mark.parametrize("size", [0, 1, 9, 11, 13, 15, 20])

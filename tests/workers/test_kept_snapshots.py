@@ -39,6 +39,7 @@ from app.snapshots.files import read_files, write_files
 from app.snapshots.manifest import FILES, ROWS, SnapshotManifest
 from app.snapshots.reader import check_snapshot
 from app.snapshots.reservations import RESERVATION
+from app.storage.blob_store import Blobs
 from app.storage.snapshot_folders import MANIFEST, list_snapshot_folders, locate_snapshot
 from tests.erasure_traces import OTHER, SUBJECT, find_traces, leave_traces
 from tests.lost_commits import lose_commit
@@ -205,6 +206,16 @@ def test_a_snapshot_does_not_copy_what_is_being_erased(staff: Resources) -> None
     folder = take_directly(staff, "during")
     assert not holds(folder, b"a-vermilion-badge"), "the row of the erasure states it in plain"
     assert not holds(folder, image)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_snapshot_does_not_copy_what_no_face_of_a_photo_has(staff: Resources) -> None:
+    """A job may just have cached a descriptor of a face that was erased, while another face of the photo stays."""
+    image = find_image(staff, "s0").decode()
+    staff.blobs.put("staff", [(Blobs.described(image, number, "sift"), bytes([number] * 8)) for number in (0, 1)])
+    folder = take_directly(staff, "during")
+    assert holds(folder, Blobs.described(image, 0, "sift").encode())
+    assert not holds(folder, Blobs.described(image, 1, "sift").encode())
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

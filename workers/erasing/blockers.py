@@ -7,11 +7,32 @@ from pathlib import Path
 from sqlalchemy import and_, exists, or_, select
 from sqlalchemy.orm import Session, aliased
 
-from app.db.tables import RESERVATION_SECONDS, Erasure, Evaluation, Job, StoredResponse, Training, now
+from app.db.tables import (
+    RESERVATION_SECONDS,
+    Deployment,
+    Erasure,
+    Evaluation,
+    Job,
+    ModelRecord,
+    StoredResponse,
+    Training,
+    now,
+)
 from app.galleries.erasures import read_until
+from app.galleries.learned_collections import list_learned_changes
 from app.learning.plan import Plan
 from app.queue.jobs import LIVE_STATES
-from app.queue.messages import Erase, Evaluate, IngestBatch, RestoreSnapshot, Sweep, TakeSnapshot, Train
+from app.queue.messages import (
+    Compare,
+    Erase,
+    Evaluate,
+    IngestBatch,
+    Publish,
+    RestoreSnapshot,
+    Sweep,
+    TakeSnapshot,
+    Train,
+)
 from app.queue.moments import find_latest_moment
 from app.serving.reporter import have_followers_caught_up
 from app.storage.audit_log.spool import was_killed
@@ -106,9 +127,22 @@ def list_collections(session: Session, job: Job) -> list[str]:
         return list(Plan.model_validate(training.request).collections) if training else []
     if job.kind == Evaluate.kind:
         evaluation = session.get(Evaluation, job.body["evaluation"])
-        return [evaluation.request.get("collection", "")] if evaluation else []
+        sources = job.body.get("bound_to", ())
+        return list(dict.fromkeys([evaluation.request.get("collection", ""), *sources])) if evaluation else []
+    if job.kind in (Publish.kind, Compare.kind):
+        return [job.body["collection"], *_list_learned_collections(session, job)]
     if job.kind == RestoreSnapshot.kind:
         return [job.body["source"], job.body["collection"]]
     if job.kind == IngestBatch.kind:
         return list(job.body.get("bound_to", ()))
     return [job.body.get("collection", "")]
+
+
+def _list_learned_collections(session: Session, job: Job) -> list[str]:
+    """List the collections that the compared models have learned from: a sample of their faces is embedded."""
+    champions = select(Deployment.champion).where(
+        Deployment.collection_id == job.body["collection"], Deployment.task.in_(job.body.get("tasks", ()))
+    )
+    models = [*job.body.get("models", ()), job.body.get("model"), *session.scalars(champions)]
+    manifests = session.scalars(select(ModelRecord.manifest).where(ModelRecord.id.in_(models)))
+    return [name for manifest in manifests for name in list_learned_changes(manifest.get("facts", {}))]

@@ -22,7 +22,7 @@ from app.resources import Resources
 from app.serving.index_snapshots import SnapshotStore
 from app.storage.fingerprints import Fingerprinter
 from app.storage.text_encodings import list_text_encodings
-from workers.cleanup.stored_files import remove_unfinished_photos
+from workers.cleanup.stored_files import remove_late_files, remove_photo_files, remove_unfinished_photos
 from workers.cleanup.uploads import remove_uploads_of
 from workers.context import JobContext
 from workers.erasing.blockers import find_blocker
@@ -47,6 +47,7 @@ def complete_erasures(context: JobContext) -> None:
         snapshots = erase_from_kept_snapshots(context, [one for one in erased if one.erasure_id in ready])
         if ready:
             remove_unfinished_photos(context)
+            _remove_late_files(context, ready)
         if ready and not remove_unfinished_restores(context):
             ready = set()
         counts = {name: count | snapshots.get(name, {}) for name, count in counts.items()}
@@ -110,6 +111,17 @@ def _scrub(context: JobContext, erased: Sequence[ErasedNames]) -> dict[str, dict
         "reports": scrub_reports(database, erased),
     }
     return {one.erasure_id: {name: of_all[one.erasure_id] for name, of_all in counts.items()} for one in erased}
+
+
+def _remove_late_files(context: JobContext, ready: set[str]) -> None:
+    """Remove the files that jobs have written since the erasures removed theirs. Raises Interrupted."""
+    with reading(context.resources.database) as session:
+        chosen = session.scalars(select(Erasure).where(Erasure.id.in_(ready), Erasure.state == PENDING)).all()
+    for erasure in chosen:
+        if erasure.target == "collection":
+            remove_late_files(context, erasure.collection_id)
+        else:
+            remove_photo_files(context, erasure.collection_id, erasure.targets["images"])
 
 
 def _list_models(resources: Resources, ready: set[str]) -> dict[str, list[str]]:

@@ -8,7 +8,7 @@ from app.db.session import reading, writing
 from app.db.tables import Erasure, Job, now
 from app.galleries.erasures import FINAL, PENDING
 from app.queue.messages import Erase
-from workers.cleanup.stored_files import remove_collection_files, remove_late_files, remove_photo_files
+from workers.cleanup.stored_files import remove_collection_files, remove_photo_files
 from workers.context import JobContext, Later
 from workers.erasing.blockers import find_blocker
 from workers.erasing.collection_rows import delete_rows
@@ -52,8 +52,6 @@ def _erase(erasure_id: str, context: JobContext) -> int:
     if erasure is None or erasure.state != FINAL:
         waited = now() - erasure.requested_at if erasure else 0.0
         raise Later(min(MAX_RETRY_SECONDS, max(MIN_RETRY_SECONDS, RETRY_SHARE * waited)))
-    if erasure.target == "collection":
-        remove_late_files(context, erasure.collection_id)
     removed = erasure.contents["removed"]
     return int(removed["photos"] + removed["crops"] + removed["descriptors"])
 
