@@ -70,7 +70,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.fixture
 def resources(lasting_sqlite: Resources, clock: Clock) -> Iterator[Resources]:
     with writing(lasting_sqlite.database) as session:
-        session.add(Collection(id="staff", change=9))
+        session.add(Collection(id="staff", change=9, created_at=5.0))
     yield lasting_sqlite
     with writing(lasting_sqlite.database) as session:
         for table in (Erasure, StoredResponse, JobItem, Job, Training, Evaluation, Follower, Face, Collection):
@@ -128,6 +128,16 @@ def test_an_erasure_waits_for_the_indexes_of_living_processes(resources: Resourc
 def test_a_deleted_collection_is_served_for_a_second(resources: Resources, seconds: float, name: str | None) -> None:
     erasure = make_erasure(resources, "collection", requested_at=NOW - seconds)
     assert find(resources, erasure) == Blocker(name, None if name else NOW)
+
+
+def test_a_later_collection_of_the_same_name_holds_up_no_erasure(resources: Resources) -> None:
+    """Its changes are counted anew, so that its followers would have caught up only after as many."""
+    erasure = make_erasure(resources, collection_created_at=4.0, requested_at=NOW - 1.2)
+    add(resources, Follower(collection_id="staff", task="identity", model_id="m", vectors=0, process="p", change=0))
+    assert find(resources, erasure) == Blocker(None, NOW)
+    make_erasure(resources, "collection", collection_created_at=4.0, requested_at=NOW - 0.9)
+    make_erasure(resources, "collection", collection_created_at=3.0, requested_at=NOW - 50)
+    assert find(resources, erasure) == Blocker("indexes"), "a process may still serve the deleted one"
 
 
 @pytest.mark.parametrize(

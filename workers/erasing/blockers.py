@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import and_, exists, or_, select
+from sqlalchemy import and_, exists, func, or_, select
 from sqlalchemy.orm import Session, aliased
 
 from app.db.tables import (
     RESERVATION_SECONDS,
+    Collection,
     Deployment,
     Erasure,
     Evaluation,
@@ -72,9 +73,25 @@ def find_blocker(session: Session, erasure: Erasure, audit: Path) -> Blocker:
 
 
 def _is_unserved(session: Session, erasure: Erasure) -> bool:
-    if erasure.target == "collection":
-        return not 0 <= now() - erasure.requested_at <= SETTLING_SECONDS
+    deleted_at = _find_deletion(session, erasure)
+    if deleted_at is not None:
+        return not 0 <= now() - deleted_at <= SETTLING_SECONDS
     return have_followers_caught_up(session, erasure.collection_id, erasure.change)
+
+
+def _find_deletion(session: Session, erasure: Erasure) -> float | None:
+    """Return when the collection was deleted, None if it is there. A later one of its name counts its own changes."""
+    if erasure.target == "collection":
+        return erasure.requested_at
+    created_at = session.scalar(select(Collection.created_at).where(Collection.id == erasure.collection_id))
+    if created_at in (None, erasure.collection_created_at):
+        return None
+    deletions = select(func.max(Erasure.requested_at)).where(
+        Erasure.collection_id == erasure.collection_id,
+        Erasure.collection_created_at == erasure.collection_created_at,
+        Erasure.target == "collection",
+    )
+    return session.scalar(deletions) or erasure.requested_at
 
 
 def _is_request_running(session: Session, unserved_at: float, audit: Path) -> bool:
