@@ -1,5 +1,6 @@
 """How stored texts may name what is erased, and what replaces the names."""
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -7,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from app.db.tables import Erasure
-from app.galleries.erasures import ERASED, read_until
+from app.galleries.erasures import BEGUN_AT, ERASED, read_until
 from app.storage.text_encodings import list_normal_forms, list_text_encodings, unify_forms
 
 UUID = re.compile(rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -28,6 +29,7 @@ class ErasedNames:
     """How answers, items and reports may name what one erasure removes.
 
     until: rows that were stored later belong to another subject or collection of the same name
+    begun_at: a moment after which nobody has read the rows
     faces: ids; subject: the subject's id; names: texts by which faces and subject are called, in every normal form
     """
 
@@ -38,6 +40,12 @@ class ErasedNames:
     faces: frozenset[str]
     subject: str | None
     names: frozenset[str]
+    begun_at: float = -math.inf
+
+    @property
+    def jobs_until(self) -> float:
+        """Jobs that were created later have not read what is erased."""
+        return max(self.until, self.begun_at)
 
     @classmethod
     def of(cls, erasure: Erasure) -> "ErasedNames":
@@ -51,6 +59,7 @@ class ErasedNames:
             frozenset(targets["faces"]),
             targets["subject"],
             frozenset(),
+            targets.get(BEGUN_AT, -math.inf),
         ).add_names(targets["names"])
 
     def add_names(self, names: Iterable[str]) -> "ErasedNames":

@@ -1,6 +1,7 @@
 """Write down what a deletion erases, before the rows are deleted. A job then erases everything else."""
 
 import base64
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +21,8 @@ VECTOR_BYTES = 64
 """Of each embedding, its first bytes are kept until they are fingerprinted."""
 ERASED = "(erased)"
 """Replaces what is erased in a text that stays."""
+BEGUN_AT = "begun_at"
+"""The target that says when the job of the erasure began, as seconds since 1970."""
 PENDING, SCRUBBED, FINAL = "pending", "scrubbed", "final"
 """The states of an erasure, in their order."""
 
@@ -80,6 +83,29 @@ def start_erasure(
 def read_until(erasure: Erasure) -> float:
     """Return up to when rows were stored that belong to what is erased: see `find_latest_moment`."""
     return float(erasure.targets.get("until", erasure.requested_at))
+
+
+def read_jobs_until(erasure: Erasure) -> float:
+    """Return up to when jobs began that may have read what is erased: see `find_commit_bound`."""
+    return max(read_until(erasure), float(erasure.targets.get(BEGUN_AT, 0.0)))
+
+
+def find_commit_bound(session: Session, erasure: Erasure) -> float:
+    """Return a moment by which a deletion was committed, for the target `begun_at` of its erasure.
+
+    On PostgreSQL, jobs can begin and read the rows after `until`, while the deletion is carried out. What belongs to a
+    later collection of the same name lies after this moment.
+    """
+    name, created_at = erasure.collection_id, erasure.collection_created_at
+    later = [
+        session.scalar(select(func.min(column)).where(of_name, column > created_at), execution_options=ALL_ROWS)
+        for column, of_name in (
+            (Collection.created_at, Collection.id == name),
+            (Erasure.collection_created_at, Erasure.collection_id == name),
+        )
+    ]
+    bounds = [math.nextafter(at, -math.inf) for at in later if at is not None]
+    return min([find_latest_moment(session), *bounds])
 
 
 def describe_erased(

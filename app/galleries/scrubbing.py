@@ -48,7 +48,7 @@ def scrub_job_items(
         for rows in _iterate_items(database, list(created_at), [] if is_snapshot else live):
             check()
             for job, items in groupby(rows, key=attrgetter("job_id")):
-                earlier = [one for one in group if created_at[job] <= one.until]
+                earlier = [one for one in group if created_at[job] <= one.jobs_until]
                 for owner in _scrub_items(database, job, items, earlier):
                     counts[owner] += 1
     return counts
@@ -80,7 +80,7 @@ def _list_jobs(database: Engine, group: Sequence[ErasedNames]) -> tuple[dict[str
     """
     jobs = select(Job.id, Job.created_at, IS_LIVE.label("is_live")).where(
         Job.body["collection"].as_string() == group[0].collection,
-        Job.created_at <= max(one.until for one in group),
+        Job.created_at <= max(one.jobs_until for one in group),
         Job.kind.not_in((Erase.kind, Sweep.kind)),
         exists().where(JobItem.job_id == Job.id),
     )
@@ -146,7 +146,7 @@ def _scrub_columns(database: Engine, group: Sequence[ErasedNames], is_snapshot: 
 
     group: of one collection
     """
-    collection, latest = group[0].collection, max(one.until for one in group)
+    collection, latest = group[0].collection, max(one.jobs_until for one in group)
     trained = Training.request["collection"].as_string() == collection
     evaluated = Evaluation.request["collection"].as_string() == collection
     of_collection = or_(
@@ -232,7 +232,7 @@ class ScrubbedColumn:
         """Return the scrubbed value, and the ids of the erasures that changed it. Of a job, only those after it do."""
         value, owners, is_job = getattr(row, self.column.key), list[str](), isinstance(row, Job)
         for one in erased:
-            if is_job and row.created_at > one.until:
+            if is_job and row.created_at > one.jobs_until:
                 continue
             scrubbed = _scrub_whole(self.column, value) if one.is_whole and is_job else scrub(value, one)
             if is_job and self.column.key == Job.body.key and _has_upload(row):

@@ -244,6 +244,29 @@ def test_an_erasure_waits_for_a_job_that_had_read_the_faces(staff: Resources) ->
     assert (row.contents["removed"]["reports"], row.targets) == (1, {})
 
 
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_an_erasure_waits_for_a_job_that_began_while_the_deletion_was_carried_out(staff: Resources) -> None:
+    erasure = erase_subject_slowly(staff, run_examination)
+    started = time.monotonic()
+    work_until(staff, lambda: time.monotonic() - started > HELD_SECONDS)
+    assert read_state(staff, erasure) == "pending"
+    with writing(staff.database) as session:
+        job_id = session.scalars(select(Job.id).where(Job.kind == ExamineGallery.kind)).one()
+        jobs.end(session, job_id, "succeeded", result={"findings": [{"subjects": ["s1", "s0"]}]})
+    work_until(staff, lambda: read_state(staff, erasure) == "final")
+    with reading(staff.database) as session:
+        assert session.get_one(Job, job_id).result == {"findings": [{"subjects": ["s1", "(erased)"]}]}
+
+
+def erase_subject_slowly(resources: Resources, act: Callable[[Resources], object]) -> str:
+    """Act before the deletion of s0 is committed, and return its erasure."""
+    with writing(resources.database) as session:
+        locked = pointers.lock_collection(session, "staff")
+        erasure = subjects.erase_subject(session, locked, subjects.get_subject(session, "staff", "s0")).erasure
+        act(resources)
+    return erasure
+
+
 def test_an_erasure_that_waits_for_a_long_job_holds_up_none_of_another_collection(staff: Resources) -> None:
     run_examination(staff)
     waiting = erase_subject(staff)

@@ -23,6 +23,7 @@ from app.db.tables import (
     StoredResponse,
     Training,
 )
+from app.galleries import erasures
 from app.galleries.erasure_receipts import build_receipt, hash_photo, hash_subject, is_receipt_signed
 from app.learning.plan import ComponentChoice, Plan, Source
 from app.queue import jobs
@@ -197,6 +198,26 @@ def test_an_erasure_waits_for_jobs_that_may_have_read_the_faces(
     usual = {"id": "j2", "kind": "examine", "body": {"collection": "staff"}, "state": "running", "started_at": EARLIER}
     add(resources, Job(**usual | values))
     assert find(resources, make_erasure(resources)) == Blocker("j2" if waits else None, NOW)
+
+
+@pytest.mark.parametrize(
+    ("later", "begun_at"), [({}, NOW), ({"created_at": NOW - 60}, NOW - 60), ({"created_at": 4.0}, NOW)], ids=str
+)
+def test_jobs_that_began_before_the_first_run_count_unless_they_are_of_a_later_collection(
+    resources: Resources, monkeypatch: pytest.MonkeyPatch, later: dict[str, float], begun_at: float
+) -> None:
+    monkeypatch.setattr(erasures, "find_latest_moment", lambda session: NOW)
+    with writing(resources.database) as session:
+        for name, value in later.items():
+            setattr(session.get_one(Collection, "staff"), name, value)
+    erasure = make_erasure(resources)
+    postpone(resources, erasure.id)
+    begun = read(resources, erasure.id)
+    assert begun.targets["begun_at"] == pytest.approx(begun_at, abs=1e-5)
+    add(resources, Job(id="j", kind="examine", body={"collection": "staff"}, state="running", started_at=NOW - 50))
+    assert find(resources, begun) == Blocker("j" if begun_at == NOW else None, NOW)
+    postpone(resources, make_erasure(resources, targets=begun.targets).id)
+    assert read(resources, erasure.id).targets["begun_at"] == begun.targets["begun_at"]
 
 
 def test_the_first_of_several_jobs_is_named_and_parts_of_a_cancelled_import_count(resources: Resources) -> None:

@@ -19,7 +19,7 @@ from app.db.tables import (
     Training,
     now,
 )
-from app.galleries.erasures import read_until
+from app.galleries.erasures import read_jobs_until
 from app.galleries.learned_collections import list_learned_changes
 from app.learning.plan import Plan
 from app.queue.jobs import LIVE_STATES
@@ -122,7 +122,7 @@ def _iterate_running_jobs(session: Session, erasure: Erasure) -> Iterator[str]:
 
     A part of an import counts too, if the import began before: it may end after the import, which was cancelled.
     """
-    until, parent = read_until(erasure), aliased(Job)
+    until, parent = read_jobs_until(erasure), aliased(Job)
     is_part = exists().where(parent.id == Job.parent_id, parent.started_at <= until)
     is_measuring = and_(  # its protocol files may name the people
         Job.kind == Evaluate.kind, Job.started_at.is_not(None), Job.created_at <= until

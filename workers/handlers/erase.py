@@ -6,7 +6,7 @@ from sqlalchemy import func, select, update
 
 from app.db.session import reading, writing
 from app.db.tables import Erasure, Job, now
-from app.galleries.erasures import FINAL, PENDING
+from app.galleries.erasures import BEGUN_AT, FINAL, PENDING, find_commit_bound
 from app.queue.messages import Erase
 from workers.cleanup.stored_files import remove_collection_files, remove_photo_files
 from workers.context import JobContext, Later
@@ -41,6 +41,7 @@ def _erase(erasure_id: str, context: JobContext) -> int:
     if erasure is None:
         return 0
     if erasure.state == PENDING and "removed_files" not in erasure.targets:
+        erasure = _begin(context, erasure_id)
         remove_erased_files(context, delete_rows(context, erasure) if erasure.target == "collection" else erasure)
         raise Later(FIRST_DELAY_SECONDS)
     if erasure.state != FINAL and _is_oldest(context, erasure_id):
@@ -54,6 +55,15 @@ def _erase(erasure_id: str, context: JobContext) -> int:
         raise Later(min(MAX_RETRY_SECONDS, max(MIN_RETRY_SECONDS, RETRY_SHARE * waited)))
     removed = erasure.contents["removed"]
     return int(removed["photos"] + removed["crops"] + removed["descriptors"])
+
+
+def _begin(context: JobContext, erasure_id: str) -> Erasure:
+    """Store by when the deletion was committed, at the first run. Returns the erasure."""
+    with writing(context.resources.database) as session:
+        erasure = session.get_one(Erasure, erasure_id, with_for_update=True)
+        if BEGUN_AT not in erasure.targets:
+            erasure.targets = erasure.targets | {BEGUN_AT: find_commit_bound(session, erasure)}
+        return erasure
 
 
 def _is_oldest(context: JobContext, erasure_id: str) -> bool:
