@@ -75,6 +75,16 @@ def test_many_short_tasks_start_two_threads_and_are_announced_together() -> None
     assert most[0] <= others + MAX_RUNNING_TASKS
 
 
+def test_an_urgent_task_waits_for_no_other() -> None:
+    """Whether a threshold holds was checked after the measurements of other collections, which take minutes."""
+    tasks, go = BackgroundTasks(lambda: None), threading.Event()
+    slow = [tasks.start(("slow", number), lambda: go.wait(10)) for number in range(3 * MAX_RUNNING_TASKS)]
+    assert tasks.start("urgent", lambda: 7, is_urgent=True).result(10) == 7
+    assert not any(future.done() for future in slow)
+    go.set()
+    tasks.finish(10)
+
+
 def test_tasks_go_on_after_an_announcement_that_fails(caplog: pytest.LogCaptureFixture) -> None:
     def fail() -> None:
         raise AttributeError("the client is being closed")

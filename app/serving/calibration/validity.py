@@ -54,7 +54,7 @@ class ValidityChecks:
             return known
         work = partial(check, self.resources, index, Measured.of(served, index, scores, ended), known)
         try:
-            checked = self.tasks.result(("validity", index.key), work)
+            checked = self.tasks.result(("validity", index.key), work, is_urgent=True)
         except WrongShape:  # faces were removed meanwhile: the next step begins anew
             return former
         if checked is None:
