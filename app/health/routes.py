@@ -45,9 +45,9 @@ async def livez() -> AliveOut:
 )
 async def readyz(request: Request, engine: EngineDep, response: Response) -> ReadyOut:
     """200 if the database answers and can be written, and the index of every deployment agrees with the tables: the
-    numbers of ids, vectors and rows are equal. Else 503, with the reasons, which count deployments and name none;
-    `GET /info` names those that are loaded. An answer holds for ten times as long as it took to find, at most five
-    seconds."""
+    numbers of ids, vectors and rows are equal, and its threshold has been checked since it was loaded. Else 503, with
+    the reasons, which count deployments and name none; `GET /info` names those that are loaded. An answer holds for ten
+    times as long as it took to find, at most five seconds."""
     reasons = await request.app.state.readiness.list_reasons(engine)
     response.status_code = 503 if reasons else 200
     response.headers.update({"Retry-After": "1"} if reasons else {})

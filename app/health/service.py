@@ -14,6 +14,7 @@ from app.db.tables import Collection, Deployment
 from app.deps.caller import Caller
 from app.health.schemas import DefaultRecogniserOut, InfoOut, LoadedOut
 from app.serving import index_builder
+from app.serving.deployments import ServedDeployment
 from app.serving.engine import Engine
 from app.serving.loaded_index import IndexState, LoadedIndex
 
@@ -39,6 +40,7 @@ def list_unready_reasons(engine: Engine) -> list[str]:
     if fault is not None:
         return [fault]
     served = {(s.collection, s.task): (s.champion, s.champion.state) for s in engine.list_deployments()}
+    unchecked = {(s.collection, s.task) for s in engine.list_deployments() if _is_unchecked(s)}
     reasons, compared = list[str](), list[tuple[LoadedIndex, IndexState]]()
     rows = select(Deployment.collection_id, Deployment.task, Deployment.champion, Collection.change)
     with snapshot(engine.resources.database) as session:
@@ -53,6 +55,8 @@ def list_unready_reasons(engine: Engine) -> list[str]:
                 reasons.append(CHAMPION_DAMAGED)
             elif entry is None:
                 reasons += ["not loaded yet"] if change else []  # without a change there is no face to be found
+            elif (collection, task) in unchecked:
+                reasons.append("the threshold is being checked")
             elif entry[1].change != change:
                 reasons += _report_lag(engine, entry[0], change - entry[1].change)
             else:
@@ -60,6 +64,10 @@ def list_unready_reasons(engine: Engine) -> list[str]:
         for index, state in _choose_due(compared):
             reasons += _compare_counts(index, state, index_builder.count_rows(session, index.key))
     return [f"deployments: {count}, {reason}" for reason, count in Counter(reasons).items()]
+
+
+def _is_unchecked(served: ServedDeployment) -> bool:
+    return served.find_validity(served.champion.key.model_id).is_unchecked
 
 
 def _choose_due(indexes: list[tuple[LoadedIndex, IndexState]]) -> list[tuple[LoadedIndex, IndexState]]:

@@ -14,7 +14,14 @@ from app.db.tables import BUILT_IN_TASK
 from app.errors import Conflict
 from app.publishing.pointers import filter_enabled_tasks
 from app.search import enrolled_faces
-from app.search.decision import OUTDATED, PARTIAL, AcceptanceThreshold, make_pair_threshold, make_person_threshold
+from app.search.decision import (
+    OUTDATED,
+    PARTIAL,
+    UNCHECKED,
+    AcceptanceThreshold,
+    make_pair_threshold,
+    make_person_threshold,
+)
 from app.search.params import SearchParams
 from app.serving.deployments import SearchEffort, ServedModel
 from app.serving.faces.face_table import FaceTable
@@ -144,8 +151,7 @@ def choose_threshold(criteria: Criteria, params: SearchParams) -> AcceptanceThre
     if not criteria.names_people:
         return AcceptanceThreshold(None, rule=criteria.scores.rule)
     served = criteria.first
-    doubt = OUTDATED if served.validity.is_outdated else PARTIAL if _is_partial(served, params) else None
-    return make_person_threshold(criteria.scores, params.fpir, served.usable_face_count, doubt)
+    return make_person_threshold(criteria.scores, params.fpir, served.usable_face_count, _find_doubt(served, params))
 
 
 def choose_effort(served: ServedModel, params: SearchParams) -> SearchEffort:
@@ -161,6 +167,14 @@ def choose_effort(served: ServedModel, params: SearchParams) -> SearchEffort:
         scores.curve, target_recall=params.target_recall, max_latency_ms=params.max_latency_ms
     )
     return SearchEffort(point.m, point.candidates)
+
+
+def _find_doubt(served: ServedModel, params: SearchParams) -> str | None:
+    """Return why what was measured does not hold for a search, or may not."""
+    validity = served.validity
+    if validity.is_outdated or validity.is_unchecked:
+        return OUTDATED if validity.is_outdated else UNCHECKED
+    return PARTIAL if _is_partial(served, params) else None
 
 
 def _is_partial(served: ServedModel, params: SearchParams) -> bool:

@@ -34,6 +34,7 @@ PARTIAL = (
     "max_latency_ms, or ask for more"
 )
 OUTDATED = "most of the faces are gone by which the rate was measured: nobody is named until it is measured again"
+UNCHECKED = "the index was loaded just now, and its threshold is being checked: nobody is named until that is done"
 NOTHING_PASSES = -1e30
 """A threshold that is finite, as numbers in JSON are, and below every distance."""
 
@@ -106,7 +107,7 @@ def make_person_threshold(
     """Return the threshold at a false positive identification rate, None meaning the default rate.
 
     faces: the number of faces in the gallery; doubt: why what was measured does not hold. The threshold is then from
-        pairs, or nobody passes it if these do not hold either (OUTDATED)
+        pairs, or nobody passes it if these do not hold either (OUTDATED), or may not (UNCHECKED)
     Raises Conflict if a rate is given and nothing is calibrated.
     """
     measured = scores.person_threshold(fpir, faces, doubt is not None)
@@ -115,7 +116,7 @@ def make_person_threshold(
             is_measured = scores.open_set is not None and scores.open_set.strangers
             raise Conflict(UNSUPPORTED.format(fpir) if is_measured else UNCALIBRATED, code="NotCalibrated")
         return AcceptanceThreshold(None, rule=scores.rule)
-    if doubt == OUTDATED:
+    if doubt in (OUTDATED, UNCHECKED):
         measured = replace(
             measured,
             person_distance=NOTHING_PASSES,

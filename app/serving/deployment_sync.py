@@ -96,10 +96,12 @@ class DeploymentSync:
             self._update_index(session, index, row.change)
             self._swap_compensation(session, index, row)
         self._name_new_faces(row)
-        if served.champion.key.model_id == row.champion:
+        is_current = served.champion.key.model_id == row.champion
+        if is_current:
             self._preload_models(session, row)
             self.compensation.renew_if_due(served.champion)
-            served = self._check_validity(served)
+        served = self._check_validity(served)
+        if is_current:
             self.calibration.renew_if_due(session, served)
             for index in served.indexes.values():
                 if index.state.vectors < MIN_SAVED_VECTORS or index.saved_change == index.state.change:
@@ -201,7 +203,10 @@ class DeploymentSync:
             return self.face_tables.load(session, CollectionKey(key.collection, key.collection_created_at))
 
     def _swap_champion(self, session: Session, served: ServedDeployment | None, row: DeploymentRow) -> None:
-        """Swap in the champion once it is loaded. While it loads, only the old champion stays in memory."""
+        """Swap in the champion once it is loaded and its threshold checked, which a first champion is not waited for.
+
+        While it loads, only the old champion stays in memory.
+        """
         known = served or self._take_prepared(row)
         indexes = dict(known.indexes) if known else {}
         if row.champion not in indexes:
@@ -212,6 +217,11 @@ class DeploymentSync:
             if loaded is None:
                 return
             indexes[row.champion] = loaded
+            if served is not None:
+                self._publish(session, served, indexes)
+                known = served = self.registry.get(row.key)
+        if served is not None and served.find_validity(row.champion).is_unchecked:
+            return
         kept = {model_id: indexes[model_id] for model_id in row.pointers.values() if model_id in indexes}
         constraints = known.constraints if known else self.label_updates.update(session, ServedConstraints(), row)
         swapped = ServedDeployment(
@@ -225,6 +235,7 @@ class DeploymentSync:
             served.faces if served else self.face_tables.bring_to(row.collection_key, row.change),
             constraints,
             row.shadow_share,
+            served.validities if served else {},
         )
         if served is None and swapped.champion.state.change and not self.reporter.has_reported(swapped):
             self.prepared[row.key] = swapped

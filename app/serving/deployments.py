@@ -29,14 +29,18 @@ class Validity:
 
     hubs: owners whom no search names by itself until the gallery is measured anew
     is_outdated: most of the measured faces are gone, and others have come; is_due: the gallery should be measured anew
+    is_unchecked: it has not been checked since the index was loaded
     """
 
     hubs: frozenset[int] = frozenset()
     is_outdated: bool = False
     is_due: bool = False
+    is_unchecked: bool = False
 
 
-UNCHECKED = Validity()
+VALID, UNCHECKED = Validity(), Validity(is_unchecked=True)
+MAX_UNCHECKED_SECONDS = 120.0
+"""After a load. If the check fails or does not end by then, the threshold counts as it was measured."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +51,7 @@ class ServedDeployment:
     updated_at: when the row of the deployment was last changed
     faces: what answers show of the collection's faces; constraints: what the settled labels mean for its searches
     shadow_share: the share of searches that the challenger answers too, 0 to 1
-    validities: model id -> whether what was measured of it still holds
+    validities: model id -> whether what was measured of it still holds, as far as that is known: see `find_validity`
     """
 
     collection: str
@@ -70,6 +74,19 @@ class ServedDeployment:
     def find_index(self, model: str | None) -> LoadedIndex | None:
         """Return the index of a model, by pointer or id; None if it is not loaded."""
         return self.indexes.get(str(self.pointers.get(model or "champion", model)))
+
+    def can_be_checked(self, model_id: str) -> bool:
+        """Whether a threshold was measured for a loaded model, of a gallery that is known."""
+        scores = self.scores[model_id]
+        return self.task == "identity" and scores.calibrated_at_change is not None and scores.calibrated_at_count > 0
+
+    def find_validity(self, model_id: str) -> Validity:
+        """Return whether what was measured of a loaded model still holds: by the last check, until the next one."""
+        known = self.validities.get(model_id)
+        if known is not None or not self.can_be_checked(model_id):
+            return known or VALID
+        is_late = time.monotonic() - self.indexes[model_id].loaded_at > MAX_UNCHECKED_SECONDS
+        return VALID if is_late else UNCHECKED
 
 
 @dataclass(frozen=True)
@@ -130,7 +147,7 @@ class ServedModel:
     @property
     def validity(self) -> Validity:
         """Whether what was measured of this model still holds."""
-        return self.deployment.validities.get(self.model.id, UNCHECKED)
+        return self.deployment.find_validity(self.model.id)
 
     @property
     def scores(self) -> Scores:

@@ -57,22 +57,25 @@ class Engine:
     ) -> Iterator[ServedModel]:
         """Use one model for the whole request, whatever is published meanwhile.
 
-        Labels of people who may not be searched for, as of now, have no part in it.
+        Labels of people who may not be searched for, as of now, have no part in it. While a model is loaded for the
+        request, and its threshold is checked, it waits for MAX_LOAD_WAIT_SECONDS at most.
         model: champion (default), challenger, previous, or the id of one of these
         change: the change of the collection that it must contain
         Raises NotFound, ml.Corrupt if its files are damaged and it is not loaded, or Busy if its index is not loaded
         yet, or does not contain the change yet.
         """
         key = collection, task
-        if self._serving(key, model, self.slots) is None:
+        serving = self._serving(key, model, self.slots)
+        if serving is None:
             model_id = self._resolve_model(collection, task, model)
             damage = self.resources.models.find_damage(model_id)
             if damage is not None:
                 raise Corrupt(f"model {model_id} cannot be loaded: {damage}. Restore its folder, or publish another")
             self.recently_requested.record(key, model_id)
             self.resources.notifier.notify("changes")
-            self.registry.wait(lambda: self._serving(key, model, self.slots) is not None, MAX_LOAD_WAIT_SECONDS)
-        serving = self._serving(key, model, self.slots)
+        if serving is None or (model is not None and serving.validity.is_unchecked):
+            self.registry.wait(lambda: self._is_checked(key, model), MAX_LOAD_WAIT_SECONDS)
+            serving = self._serving(key, model, self.slots)
         if serving is None:
             raise Busy(f"the index of collection {collection!r} for {model or 'its champion'} is being loaded")
         if model is not None:
@@ -150,6 +153,10 @@ class Engine:
         served = self.registry.get(key)
         index = served.find_index(model) if served else None
         return None if served is None or index is None else self._describe_served(served, index, slots)
+
+    def _is_checked(self, key: tuple[str, str], model: str | None) -> bool:
+        serving = self._serving(key, model, self.slots)
+        return serving is not None and not serving.validity.is_unchecked
 
     def _describe_served(self, served: ServedDeployment, index: LoadedIndex, slots: Slots | None) -> ServedModel:
         written = find_written_change(self.resources.database, served.collection, served.collection_created_at)

@@ -42,7 +42,8 @@ class LoadedIndex:
         self.index = index
         self.lock = RWLockWrite()  # shared by searches; held alone for changes, which searches do not overtake
         self.state = IndexState(change, len(index))
-        self.last_change_at = time.monotonic()  # when a face was last added or removed, by the monotonic clock
+        self.loaded_at = time.monotonic()
+        self.last_change_at = self.loaded_at  # when a face was last added or removed, by the monotonic clock
         self.saved_change: int | None = None  # the change of its snapshot on disk
         self.save_tried_at = float("-inf")  # when a snapshot was last tried, by the monotonic clock
         self.matches_table = False  # rows, vectors and ids had equal counts when last compared

@@ -1,6 +1,7 @@
 """Thresholds that were measured before the gallery changed: who is not named by them, until it is measured again."""
 
 import json
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,12 +14,18 @@ from sqlalchemy import select, update
 from app.db.session import reading, writing
 from app.db.tables import Collection, Deployment, Embedding, Face, Subject, now
 from app.errors import Conflict
+from app.health.service import list_unready_reasons
 from app.resources import Resources
-from app.search.decision import OUTDATED, RankedMatch, decide, make_person_threshold
-from app.serving.calibration import gallery_calibration
+from app.search import service
+from app.search.context import open_context
+from app.search.decision import OUTDATED, UNCHECKED, RankedMatch, decide, make_person_threshold
+from app.search.params import QuerySearchParams
+from app.search.schemas import SearchOut
+from app.serving import deployment_sync, deployments
+from app.serving.calibration import gallery_calibration, validity
 from app.serving.calibration.schedule import CalibrationSchedule, needs_recalibration
 from app.serving.calibration.validity_check import Checked
-from app.serving.deployments import UNCHECKED, Validity
+from app.serving.deployments import VALID, Registry, ServedDeployment, Validity
 from app.serving.engine import Engine, open_engine
 from app.serving.scores import Scores
 from ml.calibration import Calibration
@@ -66,7 +73,7 @@ def wait_until_measured(engine: Engine, faces: int) -> None:
 
 
 def read_validity(engine: Engine) -> Validity:
-    return engine.registry.all()[0].validities.get(MODEL.id, UNCHECKED)
+    return engine.registry.all()[0].find_validity(MODEL.id)
 
 
 def owner_of(gallery: GalleryWriter, pk: int) -> int:
@@ -91,7 +98,7 @@ def test_ordinary_people_change_nothing(gallery: GalleryWriter, engine: Engine, 
         return checked is not None and checked.change == index.state.change
 
     wait_for(is_checked)
-    assert read_validity(engine) == UNCHECKED
+    assert read_validity(engine) == VALID
 
 
 def test_a_label_that_names_a_face_in_the_middle_of_all(
@@ -120,7 +127,7 @@ def test_new_people_of_a_poorer_camera(
         assert read_validity(engine) == Validity(is_due=is_poorer)
     if is_poorer:
         wait_until_measured(engine, len(gallery.pks))
-        wait_for(lambda: read_validity(engine) == UNCHECKED, 10)
+        wait_for(lambda: read_validity(engine) == VALID, 10)
 
 
 @pytest.mark.parametrize("how", ["enrolled", "labelled"])
@@ -131,7 +138,7 @@ def test_a_person_who_gets_the_faces_of_many(
     gallery.add({MODEL.id: rows}, ["p000" if how == "enrolled" else None] * len(rows))
     person = owner_of(gallery, gallery.pks[0])
     if how == "labelled":
-        assert read_validity(engine) == UNCHECKED
+        assert read_validity(engine) == VALID
         gallery.label([(gallery.pks[0], pk) for pk in gallery.pks[-len(rows) :]], same=True)
         wait_for(lambda: len(read_validity(engine).hubs) == 1 + len(rows), 20)
         assert read_validity(engine).hubs == {person, *(2 * pk + 1 for pk in gallery.pks[-len(rows) :])}
@@ -144,7 +151,7 @@ def test_who_has_lost_the_next_person(
 ) -> None:
     gallery.add({MODEL.id: np.concatenate([MIDDLE, MIDDLE + np.float32(0.01)])}, ["first", "second"])
     wait_until_measured(engine, PEOPLE * PHOTOS + 2)
-    wait_for(lambda: read_validity(engine) == UNCHECKED)
+    wait_for(lambda: read_validity(engine) == VALID)
     first, left = (owner_of(gallery, pk) for pk in gallery.pks[-2:])
     with monkeypatch.context() as patches:
         patches.setattr(CalibrationSchedule, "renew_if_due", lambda *_: None)
@@ -160,7 +167,7 @@ def test_who_has_lost_the_next_person(
             )
         hubs = frozenset([first, left] if how == "labelled" else [left])
         wait_for(lambda: read_validity(engine) == Validity(hubs, is_due=True), 30)
-    wait_for(lambda: read_validity(engine) == UNCHECKED, 30)
+    wait_for(lambda: read_validity(engine) == VALID, 30)
 
 
 def test_a_label_that_joins_a_distractor_to_the_person_beside(
@@ -169,13 +176,13 @@ def test_a_label_that_joins_a_distractor_to_the_person_beside(
     gallery.add({MODEL.id: MIDDLE}, ["somebody"])
     gallery.add({MODEL.id: MIDDLE + np.float32(0.01)}, [None], role="distractor")
     wait_until_measured(engine, PEOPLE * PHOTOS + 2)
-    wait_for(lambda: read_validity(engine) == UNCHECKED)
+    wait_for(lambda: read_validity(engine) == VALID)
     with monkeypatch.context() as patches:
         patches.setattr(CalibrationSchedule, "renew_if_due", lambda *_: None)
         gallery.label([tuple(gallery.pks[-2:])], same=True)
         hubs = frozenset([owner_of(gallery, gallery.pks[-2]), 2 * gallery.pks[-1] + 1])
         wait_for(lambda: read_validity(engine) == Validity(hubs, is_due=True), 30)
-    wait_for(lambda: read_validity(engine) == UNCHECKED, 30)
+    wait_for(lambda: read_validity(engine) == VALID, 30)
 
 
 def test_a_check_of_many_faces_does_not_have_the_next_one_wait(
@@ -245,7 +252,7 @@ def test_a_gallery_that_is_replaced(
         wait_for(lambda: read_validity(engine).is_outdated, 10)
         assert read_validity(engine).is_due
     wait_until_measured(engine, len(gallery.pks))
-    wait_for(lambda: read_validity(engine) == UNCHECKED, 10)
+    wait_for(lambda: read_validity(engine) == VALID, 10)
 
 
 @pytest.mark.parametrize(("left", "more"), [(20, 0), (10, 40)], ids=["shrunk", "replaced"])
@@ -262,7 +269,7 @@ def test_a_gallery_of_less_than_100_faces_does_not_keep_the_threshold_of_a_large
         wait_for(lambda: find_checked(engine).change == change, 20)
         assert read_validity(engine).is_outdated == read_validity(engine).is_due == bool(more)
     wait_until_measured(engine, len(gallery.pks))
-    wait_for(lambda: read_validity(engine) == UNCHECKED, 10)
+    wait_for(lambda: read_validity(engine) == VALID, 10)
     measured = engine.registry.all()[0].scores[MODEL.id].open_set
     assert measured is not None
     assert [searches.gallery_faces for searches in measured.strangers] == [len(gallery.pks)]
@@ -368,7 +375,7 @@ def test_a_hub_of_a_model_that_was_trained_here_stays_one(resources: Resources) 
 
         def read_hubs() -> tuple[int, frozenset[int]]:
             [served] = engine.registry.all()
-            return served.scores[model.id].calibrated_at_count, served.validities.get(model.id, UNCHECKED).hubs
+            return served.scores[model.id].calibrated_at_count, served.find_validity(model.id).hubs
 
         count = PEOPLE * PHOTOS
         wait_for(lambda: bool(engine.registry.all()) and read_hubs()[0] == count, 30)
@@ -382,3 +389,140 @@ def test_a_hub_of_a_model_that_was_trained_here_stays_one(resources: Resources) 
         change = change_all_faces(own)
         wait_until_searched(engine, change)
         assert read_hubs()[1] == {hub}
+
+
+def search(engine: Engine, row: Rows, **params: Any) -> SearchOut:
+    with open_context(engine) as context:
+        return service.search_by_vector(context, "staff", row.tolist(), QuerySearchParams(**params))
+
+
+def decide_search(answer: SearchOut) -> tuple[str | None, str | None]:
+    """Return the decision, and what the answer notes of its threshold."""
+    assert answer["threshold"] is not None
+    return answer["faces"][0]["decision"], answer["threshold"]["note"]
+
+
+@pytest.fixture
+def blocked(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Checks wait for this event."""
+    check, may_go_on = validity.check, threading.Event()
+
+    def check_later(*args: Any) -> Checked:
+        may_go_on.wait(60)
+        return check(*args)
+
+    monkeypatch.setattr(validity, "check", check_later)
+    yield may_go_on
+    may_go_on.set()
+
+
+def measure(gallery: GalleryWriter, *model_ids: str) -> None:
+    """Measure these models, and store it."""
+    with reading(gallery.resources.database) as session:
+        models = [gallery.resources.models.get(model_id) for model_id in model_ids]
+        session.rollback()
+    measured = {
+        model.id: gallery_calibration.measure_gallery(gallery.resources, "staff", "identity", model) for model in models
+    }
+    with writing(gallery.resources.database) as session:
+        session.get_one(Deployment, ("staff", "identity")).measurements = measured
+
+
+def test_a_challenger_that_is_loaded_on_demand_names_nobody_of_a_gallery_that_was_replaced(
+    resources: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = make_model("m-challenger", dim=DIM)
+    rows, names = people(PEOPLE, PHOTOS, dim=DIM, spread=0.5)
+    gallery = GalleryWriter(resources).make(MODEL, challenger=other)
+    gallery.add({MODEL.id: rows, other.id: rows}, names)
+    measure(gallery, MODEL.id, other.id)
+    monkeypatch.setattr(CalibrationSchedule, "renew_if_due", lambda *_: None)
+    with open_engine(resources) as engine:
+        find_checked(engine)
+        gallery.remove(gallery.pks)
+        later, names = people(PEOPLE, PHOTOS, dim=DIM, seed=5, spread=0.5)
+        later = 0.4 * later + 5
+        gallery.add({MODEL.id: later, other.id: later}, names)
+        wait_for(lambda: engine.registry.all()[0].champion.state.vectors == len(later))
+        assert other.id not in engine.registry.all()[0].indexes
+        stranger = 0.4 * people(1, 1, dim=DIM, seed=6)[0][0] + 5
+        assert decide_search(search(engine, stranger, model="challenger")) == ("unknown", OUTDATED)
+
+
+def test_nobody_is_named_after_a_start_until_the_threshold_is_checked(
+    gallery: GalleryWriter, blocked: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CalibrationSchedule, "renew_if_due", lambda *_: None)
+    measure(gallery, MODEL.id)
+    gallery.add({MODEL.id: MIDDLE}, ["hub"])
+    own, stranger = people(PEOPLE, PHOTOS, dim=DIM, spread=0.5)[0][0], people(1, 1, dim=DIM, seed=6)[0][0]
+    with open_engine(gallery.resources) as engine:
+        wait_for(lambda: bool(engine.registry.all()))
+        assert decide_search(search(engine, stranger)) == ("unknown", UNCHECKED)
+        assert any("being checked" in reason for reason in list_unready_reasons(engine))
+        blocked.set()
+        find_checked(engine)
+        wait_for(lambda: not any("being checked" in reason for reason in list_unready_reasons(engine)))
+        decision, note = decide_search(search(engine, stranger))
+        assert (decision != "match", note) == (True, None)
+        assert decide_search(search(engine, own)) == ("match", None)
+
+
+def test_a_check_that_does_not_end_keeps_nobody_from_being_named_for_ever(
+    gallery: GalleryWriter,
+    blocked: threading.Event,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    measure(gallery, MODEL.id)
+    own = people(PEOPLE, PHOTOS, dim=DIM, spread=0.5)[0][0]
+    with open_engine(gallery.resources) as engine:
+        wait_for(lambda: bool(engine.registry.all()))
+        assert decide_search(search(engine, own)) == ("unknown", UNCHECKED)
+        monkeypatch.setattr(deployments, "MAX_UNCHECKED_SECONDS", 0.0)
+        assert decide_search(search(engine, own)) == ("match", None)
+        assert not any("being checked" in reason for reason in list_unready_reasons(engine))
+        wait_for(lambda: "gallery.not_checked" in caplog.text)
+
+
+def test_a_first_measurement_keeps_nobody_from_being_named(gallery: GalleryWriter, blocked: threading.Event) -> None:
+    with open_engine(gallery.resources) as engine:
+        wait_until_measured(engine, PEOPLE * PHOTOS)
+        own = people(PEOPLE, PHOTOS, dim=DIM, spread=0.5)[0][0]
+        assert decide_search(search(engine, own)) == ("match", None)
+
+
+def test_a_roll_back_to_a_model_that_is_not_loaded_waits_for_its_check(
+    resources: Resources, blocked: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deployment_sync, "MAX_PRELOADED_BYTES", -(10**12))
+    other = make_model("m-previous", dim=DIM)
+    rows, names = people(PEOPLE, PHOTOS, dim=DIM, spread=0.5)
+    gallery = GalleryWriter(resources).make(MODEL, previous=other)
+    gallery.add({MODEL.id: rows, other.id: rows}, names)
+    measure(gallery, other.id)
+    with open_engine(resources) as engine:
+        wait_until_measured(engine, len(rows))
+        assert list(engine.registry.all()[0].indexes) == [MODEL.id]
+        gallery.point(champion=other.id, previous=MODEL.id)
+        wait_for(lambda: other.id in engine.registry.all()[0].indexes)
+        loaded_at = time.monotonic()
+        wait_for(lambda: engine.follower.last_step_at > loaded_at)
+        assert engine.registry.all()[0].champion.key.model_id == MODEL.id
+        assert decide_search(search(engine, rows[0])) == ("match", None)
+        blocked.set()
+        wait_for(lambda: engine.registry.all()[0].champion.key.model_id == other.id)
+        assert decide_search(search(engine, rows[0])) == ("match", None)
+
+
+def test_hubs_are_known_while_a_deployment_is_changed(
+    gallery: GalleryWriter, engine: Engine, unmeasured: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gallery.add({MODEL.id: MIDDLE}, ["hub"])
+    hubs = frozenset([owner_of(gallery, gallery.pks[-1])])
+    wait_for(lambda: read_validity(engine).hubs == hubs)
+    put, served = Registry.put, list[ServedDeployment]()
+    monkeypatch.setattr(Registry, "put", lambda registry, one: (served.append(one), put(registry, one)))
+    gallery.point(previous=MODEL.id)
+    wait_for(lambda: engine.registry.all()[0].pointers["previous"] == MODEL.id)
+    assert {one.find_validity(MODEL.id).hubs for one in served} == {hubs}

@@ -13,7 +13,7 @@ from app.resources import Resources
 from app.serving.background_tasks import BackgroundTasks
 from app.serving.calibration.gallery_calibration import renew_calibration
 from app.serving.calibration.gallery_faces import count_subjects
-from app.serving.deployments import UNCHECKED, DeploymentKey, ServedDeployment, drop_indexes_of
+from app.serving.deployments import DeploymentKey, ServedDeployment, drop_indexes_of
 from app.serving.index_builder import IndexKey
 from app.serving.loaded_index import LoadedIndex
 from app.serving.scores import Scores
@@ -45,7 +45,7 @@ class CalibrationSchedule:
         written to the deployment's row, and read from there like any other change.
         """
         for index in served.indexes.values():
-            scores, validity = served.scores[index.key.model_id], served.validities.get(index.key.model_id, UNCHECKED)
+            scores, validity = served.scores[index.key.model_id], served.find_validity(index.key.model_id)
             if index is served.champion or validity.is_outdated or not scores.calibrated_at_count:
                 self._renew_if_due(session, served, index, scores)
 
@@ -53,7 +53,7 @@ class CalibrationSchedule:
         if self.tasks.busy(("calibrate", index)):
             return
         labelled, joined = len(served.constraints.constraints.labelled_subjects), len(served.constraints.joined_people)
-        validity = served.validities.get(index.key.model_id, UNCHECKED)
+        validity = served.find_validity(index.key.model_id)
         is_idle = validity.is_outdated or time.monotonic() - index.last_change_at > self.idle_seconds
         refused = served.faces.count_ended(now()) - scores.calibrated_at_refused_count if is_idle else 0
         changed_share = self._find_changed_share(session, index, scores, labelled, joined, refused) if is_idle else 0.0

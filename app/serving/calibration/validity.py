@@ -10,7 +10,7 @@ from app.resources import Resources
 from app.serving.background_tasks import BackgroundTasks
 from app.serving.calibration.measured import Measured
 from app.serving.calibration.validity_check import Checked, check
-from app.serving.deployments import DeploymentKey, ServedDeployment, Validity
+from app.serving.deployments import VALID, DeploymentKey, ServedDeployment, Validity
 from app.serving.index_builder import IndexKey
 from app.serving.loaded_index import LoadedIndex
 from ml.errors import WrongShape
@@ -26,13 +26,14 @@ class ValidityChecks:
         self._checked: dict[DeploymentKey, dict[IndexKey, Checked | None]] = {}
 
     def find(self, served: ServedDeployment) -> Mapping[str, Validity]:
-        """Return of each model of a deployment what is known of its measurement."""
+        """Return of each model of a deployment what is known of its measurement; nothing of one that awaits a check."""
         key = served.collection, served.task
         former = self._checked.get(key, {})
         self._checked[key] = checked = {
             index.key: self._check(served, index, former.get(index.key)) for index in served.indexes.values()
         }
-        return {index_key.model_id: one.validity for index_key, one in checked.items() if one is not None}
+        validities = {one.model_id: _find_validity(served, one.model_id, checked[one]) for one in checked}
+        return {model_id: validity for model_id, validity in validities.items() if validity is not None}
 
     def forget(self, key: DeploymentKey) -> None:
         """Drop what is known of a deployment that is no longer served."""
@@ -41,7 +42,7 @@ class ValidityChecks:
     def _check(self, served: ServedDeployment, index: LoadedIndex, former: Checked | None) -> Checked | None:
         """Return what is known of an index: what was known before while it is being checked, None if it was not."""
         scores, labelled = served.scores[index.key.model_id], served.constraints.constraints.labelled_subjects
-        if index.key.task != "identity" or scores.calibrated_at_change is None or not scores.calibrated_at_count:
+        if not served.can_be_checked(index.key.model_id):
             return None
         known = former if former and former.measured_change == scores.calibrated_at_change else None
         at, joined = time.monotonic(), served.constraints.joined_people
@@ -62,3 +63,20 @@ class ValidityChecks:
         if checked.validity.hubs - (former.validity.hubs if former else frozenset()):
             log.warning("gallery.new_hubs collection=%s count=%d", served.collection, len(checked.validity.hubs))
         return checked
+
+
+def _find_validity(served: ServedDeployment, model_id: str, checked: Checked | None) -> Validity | None:
+    """Return what is known of a model; None if it awaits its first check.
+
+    Where nothing was measured, all that is measured later is valid until it is checked. So the last check also counts
+    for the next measurement and the next compensation.
+    """
+    if checked is not None:
+        return checked.validity
+    if not served.can_be_checked(model_id):
+        return VALID
+    known = served.validities.get(model_id)
+    if known is None and not served.find_validity(model_id).is_unchecked:
+        log.error("gallery.not_checked collection=%s model=%s", served.collection, model_id)
+        return VALID
+    return known
