@@ -475,6 +475,7 @@ def test_a_check_that_does_not_end_keeps_nobody_from_being_named_for_ever(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     measure(gallery, MODEL.id)
+    gallery.add({MODEL.id: people(1, 1, dim=DIM, seed=5)[0]}, ["new"])
     own = people(PEOPLE, PHOTOS, dim=DIM, spread=0.5)[0][0]
     with open_engine(gallery.resources) as engine:
         wait_for(lambda: bool(engine.registry.all()))
@@ -483,6 +484,17 @@ def test_a_check_that_does_not_end_keeps_nobody_from_being_named_for_ever(
         assert decide_search(search(engine, own)) == ("match", None)
         assert not any("being checked" in reason for reason in list_unready_reasons(engine))
         wait_for(lambda: "gallery.not_checked" in caplog.text)
+
+
+def test_a_gallery_that_is_as_it_was_measured_waits_for_no_check(
+    gallery: GalleryWriter, blocked: threading.Event
+) -> None:
+    measure(gallery, MODEL.id)
+    own = people(PEOPLE, PHOTOS, dim=DIM, spread=0.5)[0][0]
+    with open_engine(gallery.resources) as engine:
+        wait_for(lambda: bool(engine.registry.all()) and not read_validity(engine).is_unchecked)
+        assert decide_search(search(engine, own)) == ("match", None)
+        assert not blocked.is_set()
 
 
 def test_a_first_measurement_keeps_nobody_from_being_named(gallery: GalleryWriter, blocked: threading.Event) -> None:
@@ -501,8 +513,10 @@ def test_a_roll_back_to_a_model_that_is_not_loaded_waits_for_its_check(
     gallery = GalleryWriter(resources).make(MODEL, previous=other)
     gallery.add({MODEL.id: rows, other.id: rows}, names)
     measure(gallery, other.id)
+    later, names = people(1, 1, dim=DIM, seed=5)
+    gallery.add({MODEL.id: later, other.id: later}, ["new"])
     with open_engine(resources) as engine:
-        wait_until_measured(engine, len(rows))
+        wait_until_measured(engine, len(rows) + 1)
         assert list(engine.registry.all()[0].indexes) == [MODEL.id]
         gallery.point(champion=other.id, previous=MODEL.id)
         wait_for(lambda: other.id in engine.registry.all()[0].indexes)

@@ -5,11 +5,12 @@ import time
 from collections.abc import Mapping
 from functools import partial
 
+from app.db.session import snapshot
 from app.db.tables import now
 from app.resources import Resources
 from app.serving.background_tasks import BackgroundTasks
 from app.serving.calibration.measured import Measured
-from app.serving.calibration.validity_check import Checked, check
+from app.serving.calibration.validity_check import CHANGED_QUERY, Checked, check
 from app.serving.deployments import VALID, DeploymentKey, ServedDeployment, Validity
 from app.serving.index_builder import IndexKey
 from app.serving.loaded_index import LoadedIndex
@@ -32,7 +33,7 @@ class ValidityChecks:
         self._checked[key] = checked = {
             index.key: self._check(served, index, former.get(index.key)) for index in served.indexes.values()
         }
-        validities = {one.model_id: _find_validity(served, one.model_id, checked[one]) for one in checked}
+        validities = {one.model_id: self._find_validity(served, one.model_id, checked[one]) for one in checked}
         return {model_id: validity for model_id, validity in validities.items() if validity is not None}
 
     def forget(self, key: DeploymentKey) -> None:
@@ -64,19 +65,37 @@ class ValidityChecks:
             log.warning("gallery.new_hubs collection=%s count=%d", served.collection, len(checked.validity.hubs))
         return checked
 
+    def _find_validity(self, served: ServedDeployment, model_id: str, checked: Checked | None) -> Validity | None:
+        """Return what is known of a model; None if it awaits its first check.
 
-def _find_validity(served: ServedDeployment, model_id: str, checked: Checked | None) -> Validity | None:
-    """Return what is known of a model; None if it awaits its first check.
-
-    Where nothing was measured, all that is measured later is valid until it is checked. So the last check also counts
-    for the next measurement and the next compensation.
-    """
-    if checked is not None:
-        return checked.validity
-    if not served.can_be_checked(model_id):
-        return VALID
-    known = served.validities.get(model_id)
-    if known is None and not served.find_validity(model_id).is_unchecked:
+        Where nothing was measured, all that is measured later is valid until it is checked. So the last check also
+        counts for the next measurement and the next compensation.
+        """
+        if checked is not None:
+            return checked.validity
+        known = served.validities.get(model_id)
+        if known is not None and served.can_be_checked(model_id):
+            return known
+        if not served.can_be_checked(model_id) or self._is_as_measured(served, served.indexes[model_id]):
+            return VALID
+        if served.find_validity(model_id).is_unchecked:
+            return None
         log.error("gallery.not_checked collection=%s model=%s", served.collection, model_id)
         return VALID
-    return known
+
+    def _is_as_measured(self, served: ServedDeployment, index: LoadedIndex) -> bool:
+        """Whether nothing has changed since the measurement, so that a check would find nothing.
+
+        A check would also look at faces without a name, and at what came after a training in the collection.
+        """
+        scores = served.scores[index.key.model_id]
+        ended = served.faces.count_ended(now()) - scores.calibrated_at_refused_count
+        measured = Measured.of(served, index, scores, ended)
+        named_faces, faces = scores.calibrated_at_named_count, index.state.vectors
+        if not faces == measured.faces == named_faces or ended or measured.trained_at is not None:
+            return False
+        if not (measured.is_labelled_alike and measured.is_joined_alike):
+            return False
+        with snapshot(self.resources.database) as session:
+            params = {"collection": index.key.collection, "since": measured.change}
+            return session.scalar(CHANGED_QUERY.limit(1), params) is None
