@@ -33,7 +33,7 @@ PARTIAL = (
     "threshold is estimated from pairs of faces and is cautious. Leave out m, candidates, target_recall and "
     "max_latency_ms, or ask for more"
 )
-OUTDATED = "most of the faces are gone by which the rate was measured: nobody is named until it is measured again"
+OUTDATED = "the gallery has changed too much since the rate was measured: nobody is named until it is measured again"
 UNCHECKED = "the index was loaded just now, and its threshold is being checked: nobody is named until that is done"
 NOTHING_PASSES = -1e30
 """A threshold that is finite, as numbers in JSON are, and below every distance."""

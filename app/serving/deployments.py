@@ -28,7 +28,8 @@ class Validity:
     """Whether what was measured of a model in a deployment still holds: see `ValidityChecks`.
 
     hubs: owners whom no search names by itself until the gallery is measured anew
-    is_outdated: most of the measured faces are gone, and others have come; is_due: the gallery should be measured anew
+    is_outdated: nobody is named until then, since most of the measured faces are gone, and others have come, or since
+        strangers are surely named more often than was measured; is_due: the gallery should be measured anew
     is_unchecked: it has not been checked since the index was loaded
     """
 

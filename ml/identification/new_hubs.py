@@ -198,7 +198,7 @@ def may_exceed_rates(newcomers: int, measured_people: int, levels: Sequence[Leve
 def exceed_rates(outcomes: SearchOutcomes, newcomers: int, measured_people: int, levels: Sequence[Level]) -> bool:
     """Return whether strangers like all who are enrolled are surely named more often than is stated.
 
-    outcomes: searches for new people without their own faces; newcomers: how many there are
+    outcomes: searches for new people, or for all, without their own faces; newcomers: how many there are
     measured_people: how many others; strangers like these are named at the rate that was asked for
     """
     return any(

@@ -3,7 +3,7 @@
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -185,6 +185,30 @@ def test_a_label_that_joins_a_distractor_to_the_person_beside(
     wait_for(lambda: read_validity(engine) == VALID, 30)
 
 
+@pytest.mark.parametrize("how", ["deleted", "no distractors"])
+def test_many_people_who_have_lost_the_next_person(
+    resources: Resources, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Each of them is named for a few strangers, and all of them for too many."""
+    rows, names = people(2 * PEOPLE, PHOTOS, dim=DIM, spread=0.5)
+    gallery = GalleryWriter(resources).make(MODEL)
+    gallery.add({MODEL.id: rows}, names)
+    near_all = (0.6 * np.random.default_rng(1).standard_normal((10, DIM))).astype(np.float32)
+    gallery.add({MODEL.id: near_all}, [None] * 10, role="distractor")
+    with open_engine(resources) as engine:
+        wait_until_measured(engine, len(gallery.pks))
+        wait_for(lambda: read_validity(engine) == UNCHECKED)
+        with monkeypatch.context() as patches:
+            patches.setattr(CalibrationSchedule, "renew_if_due", lambda *_: None)
+            if how == "deleted":
+                gallery.remove(gallery.pks[-10:])
+            else:
+                change_faces(gallery, gallery.pks[-10:], role="gallery")
+            wait_for(lambda: read_validity(engine).is_outdated, 30)
+            assert read_validity(engine).is_due
+        wait_for(lambda: read_validity(engine) == UNCHECKED, 30)
+
+
 def test_a_check_of_many_faces_does_not_have_the_next_one_wait(
     gallery: GalleryWriter, engine: Engine, monkeypatch: pytest.MonkeyPatch, unmeasured: None
 ) -> None:
@@ -217,9 +241,15 @@ def wait_until_searched(engine: Engine, change: int) -> None:
 
 def change_all_faces(gallery: GalleryWriter) -> int:
     """Change what is known of all faces beside who they are. Returns the change."""
+    return change_faces(gallery, gallery.pks, attributes={"site": "north"})
+
+
+def change_faces(gallery: GalleryWriter, pks: Sequence[int], **values: Any) -> int:
+    """Change what is known of these faces. Returns the change."""
     with writing(gallery.resources.database) as session:
         change = gallery._raised(session)
-        session.execute(update(Face).values(change=change, attributes={"site": "north"}))
+        session.execute(update(Face).where(Face.pk.in_(pks)).values(change=change, **values))
+        session.get_one(Collection, gallery.collection).have_labels_reread()
     gallery.resources.notifier.notify("changes")
     return change
 

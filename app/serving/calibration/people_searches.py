@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -35,12 +35,14 @@ class GallerySearch:
     """What searches for people of the gallery without their own faces have shown.
 
     probes: what new faces are compared with; losses: what was lost by then
-    named_often: owners who are named too often since; next_at: when it may be repeated, by the monotonic clock
+    named_often: owners who are named too often since; exceeds_rates: whether all of them together surely are
+    next_at: when it may be repeated, by the monotonic clock
     """
 
     probes: StrangerProbes
     losses: Losses
     named_often: frozenset[int]
+    exceeds_rates: bool
     next_at: float
 
 
@@ -107,19 +109,25 @@ def search_measured(
     kept = _find_measured_faces(session, installation_key, index, measured, faces.usable)
     former, owners, searched = faces.find_people(kept, faces.everybody.join(dict(measured_joined)))
     probes = StrangerProbes.draw(searched, former, owners, faces.limit_probes())
-    named_often = _find_named_often(faces, measured) if losses else frozenset[int]()
+    named_often, exceeds_rates = _search_for_everybody(faces, measured) if losses else (frozenset[int](), False)
     ended = time.monotonic()
-    return GallerySearch(probes, losses, named_often, ended + REST_RATIO * (ended - started))
+    return GallerySearch(probes, losses, named_often, exceeds_rates, ended + REST_RATIO * (ended - started))
 
 
-def _find_named_often(faces: SearchableFaces, measured: Measured) -> frozenset[int]:
-    """Return the owners who are named too often when people of the gallery as it is now are searched for."""
+def _search_for_everybody(faces: SearchableFaces, measured: Measured) -> tuple[frozenset[int], bool]:
+    """Search for people of the gallery as it is now.
+
+    Returns the owners who are named too often, whom no search names any more, and whether strangers are surely named
+    as the others more often than is stated.
+    """
     people, owners, searched = faces.find_people(faces.usable, faces.everybody.join(measured.joined))
     outcomes = search_gallery(searched, people, people.sample_rivals(faces.limit_probes()), measured.rule)
     owner_of = np.zeros(len(people.is_named), np.int64)
     owner_of[people.owners] = owners
-    hubs = owner_of[sorted(find_named_often(outcomes, measured.levels))].tolist()
-    return measured.list_owners(frozenset(hubs))
+    hubs = sorted(find_named_often(outcomes, measured.levels))
+    others = replace(outcomes, stranger=np.where(np.isin(outcomes.nearest, hubs), np.inf, outcomes.stranger))
+    exceeds_rates = exceed_rates(others, len(others.positions), 0, measured.levels)
+    return measured.list_owners(frozenset(owner_of[hubs].tolist())), exceeds_rates
 
 
 def search_newcomers(session: Session, index: LoadedIndex, measured: Measured) -> NewcomerSearch:

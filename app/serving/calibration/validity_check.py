@@ -1,9 +1,10 @@
 """Check whether the measured thresholds of a deployment still hold.
 
 Somebody may be enrolled for whom strangers would be taken (a hub), hubs may lose the next person, who kept them from
-being named, labels may join the two, or most of the measured faces may be gone. New people may be of a poorer camera,
-and be named for strangers like themselves: then the gallery is measured anew. A measurement does not search for faces
-without a name, which may show anybody: all of them are checked.
+being named, labels may join the two, or most of the measured faces may be gone. Many people may lose the next person,
+so that each is named for a few strangers, and all of them for too many. New people may be of a poorer camera, and be
+named for strangers like themselves: then the gallery is measured anew. A measurement does not search for faces without
+a name, which may show anybody: all of them are checked.
 """
 
 import math
@@ -121,20 +122,25 @@ def check(resources: Resources, index: LoadedIndex, measured: Measured, known: C
         losses != search.losses,
         new,
         newcomers,
-        _judge(measured, hubs, index.state.vectors, left, newcomers.exceeds_rates),
+        _judge(measured, hubs, search, newcomers, index.state.vectors, left),
         time.monotonic() + REST_RATIO * (counted - started),
     )
 
 
-def _judge(measured: Measured, hubs: frozenset[int], faces: int, left: int, exceeds_rates: bool) -> Validity:
-    """Return what follows from the hubs, and from how many faces there are. left: of these, how many were measured
+def _judge(
+    measured: Measured, hubs: frozenset[int], search: GallerySearch, newcomers: NewcomerSearch, faces: int, left: int
+) -> Validity:
+    """Return what follows from the hubs, the searches, and how many faces there are.
 
-    Those who refused since count as measured. exceeds_rates: see `NewcomerSearch`
+    left: of these, how many were measured. Those who refused since count as measured
+    A model that was trained here is measured by people who were held out: a new measurement would not differ.
     """
+    is_trained_here = measured.trained_at is not None
     faces, left = faces - max(0, measured.ended), left - max(0, measured.ended)
-    is_outdated = left < MIN_GALLERY_SHARE * min(measured.faces, faces)
+    is_replaced = left < MIN_GALLERY_SHARE * min(measured.faces, faces)
+    is_outdated = is_replaced or (search.exceeds_rates and not is_trained_here)
     has_named = any(not owner % 2 or owner // 2 in measured.labelled for owner in hubs)
-    return Validity(hubs, is_outdated, is_outdated or exceeds_rates or (has_named and measured.trained_at is None))
+    return Validity(hubs, is_outdated, is_outdated or newcomers.exceeds_rates or (has_named and not is_trained_here))
 
 
 def _list_new_faces(
