@@ -11,7 +11,7 @@ from sqlalchemy import Column, Engine, Table, exists, func, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
 from app.db.session import reading, writing
-from app.db.tables import Collection, Erasure, Face, ModelRecord, Removal, Subject, Task, Training
+from app.db.tables import Collection, Deployment, Erasure, Face, ModelRecord, Removal, Subject, Task, Training
 from app.errors import Busy, Conflict, Invalid, NotFound
 from app.galleries.erasures import PENDING
 from app.queue.jobs import enqueue
@@ -233,7 +233,7 @@ def _plan_changes(
 ) -> Callable[[Row], Row]:
     """Return the function that renumbers and renames a row of this table."""
     numbered = {c.name: offsets[of] for c in table.columns if (of := _find_numbered_table(c)) in offsets}
-    is_collection = table is Collection.__table__
+    is_collection, is_deployment = table is Collection.__table__, table is Deployment.__table__
     gets_new_id = options.new_face_ids and table is Face.__table__
 
     def change(row: Row) -> Row:
@@ -242,12 +242,22 @@ def _plan_changes(
             changed["collection_id"] = name
         if gets_new_id:
             changed["face_id"] = str(uuid4())
+        if is_deployment:
+            changed["measurements"] = _renumber_last_faces(row["measurements"], offsets.get(Face.__tablename__, 0))
         if is_collection:
             sources = [*row["copied_from"], *([row["id"]] if row["id"] != name else ())]
             changed |= {"id": name, "created_at": created_at, "copied_from": list(dict.fromkeys(sources))}
         return changed
 
     return change
+
+
+def _renumber_last_faces(measurements: dict[str, dict[str, Any]], added: int) -> dict[str, dict[str, Any]]:
+    """Return what was measured of models with the numbers of the restored faces. added: to the number of each"""
+    return {
+        model: measured | ({"last_face": measured["last_face"] + added} if measured.get("last_face") else {})
+        for model, measured in measurements.items()
+    }
 
 
 def _find_numbered_table(column: Column[Any]) -> str | None:

@@ -20,9 +20,23 @@ from app.access import keys
 from app.cli.main import app
 from app.config import Settings
 from app.db.session import close_database, open_database, reading, writing
-from app.db.tables import AuditEntry, Collection, Embedding, Face, Job, JobItem, Key, Label, ModelRecord, Subject, now
+from app.db.tables import (
+    AuditEntry,
+    Collection,
+    Deployment,
+    Embedding,
+    Face,
+    Job,
+    JobItem,
+    Key,
+    Label,
+    ModelRecord,
+    Subject,
+    now,
+)
 from app.errors import Conflict, Invalid, NotFound
 from app.resources import Resources, open_resources
+from app.serving.calibration.gallery_calibration import measure_gallery
 from app.snapshots.collection_restore import RestoreOptions, restore_collection
 from app.snapshots.contents import list_unruled_tables
 from app.snapshots.files import SnapshotFile, read_files, write_files
@@ -228,6 +242,23 @@ def test_a_deleted_collection_comes_back_beside_others(service: Service, tmp_pat
     assert count_rows(resources, Collection) == 2
     again = enrol(client, picture(20), subject="ada")
     assert again.status_code == 201, "the next number is free"
+
+
+def test_what_was_measured_names_the_last_face_by_its_new_number(resources: Resources, tmp_path: Path) -> None:
+    rows, names = people(60, 2)
+    gallery = GalleryWriter(resources).make(MODEL)
+    gallery.add({MODEL.id: rows}, names)
+    measured = measure_gallery(resources, "staff", "identity", MODEL)
+    with writing(resources.database) as session:
+        session.get_one(Deployment, ("staff", "identity")).measurements = {MODEL.id: measured, "m-none": {}}
+    take(resources, tmp_path / "copy", "staff")
+    options = RestoreOptions(new_face_ids=True)
+    restore_collection(resources.database, resources.settings.home, tmp_path / "copy", "staff", "again", quiet, options)
+    with reading(resources.database) as session:
+        last = session.scalar(select(func.max(Face.pk)).where(Face.collection_id == "again"))
+        restored = session.get_one(Deployment, ("again", "identity")).measurements
+    assert last != measured["last_face"] == max(gallery.pks)
+    assert (restored[MODEL.id]["last_face"], restored["m-none"]) == (last, {})
 
 
 def _becomes_true(condition: Any, seconds: float = 90) -> bool:

@@ -130,6 +130,48 @@ def test_new_people_of_a_poorer_camera(
         wait_for(lambda: read_validity(engine) == VALID, 10)
 
 
+@pytest.mark.parametrize("how", ["named", "allowed", "labelled"])
+def test_people_of_a_poorer_camera_who_are_named_or_allowed_later(
+    gallery: GalleryWriter, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Their faces were in the gallery when it was measured, and nobody was searched for as them."""
+    rows = (0.4 * people(12, 2, dim=DIM, seed=5, spread=0.5)[0] + 5).astype(np.float32)
+    names = [f"n{i // 2:02}" for i in range(len(rows))]
+    gallery.add({MODEL.id: rows}, names if how == "allowed" else [None] * len(rows))
+    later = gallery.pks[-len(rows) :]
+    with writing(gallery.resources.database) as session:
+        session.execute(update(Subject).where(Subject.id.like("n%")).values(consent=False))
+    with open_engine(gallery.resources) as engine:
+        wait_until_measured(engine, len(gallery.pks))
+        wait_for(lambda: read_validity(engine) == UNCHECKED)
+        with monkeypatch.context() as patches:
+            patches.setattr(CalibrationSchedule, "renew_if_due", lambda *_: None)
+            if how == "allowed":
+                with writing(gallery.resources.database) as session:
+                    session.execute(update(Subject).where(Subject.id.like("n%")).values(consent=True))
+                change_faces(gallery, later)
+            else:
+                name_faces(
+                    gallery, later[::2] if how == "labelled" else later, names[::2] if how == "labelled" else names
+                )
+            if how == "labelled":
+                gallery.label(list(zip(later[::2], later[1::2], strict=True)), same=True)
+            wait_for(lambda: read_validity(engine).is_due, 30)
+            assert not read_validity(engine).is_outdated
+        wait_for(lambda: read_validity(engine) == UNCHECKED, 30)
+
+
+def name_faces(gallery: GalleryWriter, pks: Sequence[int], names: Sequence[str]) -> None:
+    """Give faces to new people."""
+    with writing(gallery.resources.database) as session:
+        people = {name: Subject(collection_id=gallery.collection, id=name, external_id=f"x-{name}") for name in names}
+        session.add_all(people.values())
+        session.flush()
+        subjects = {name: person.pk for name, person in people.items()}
+    for pk, name in zip(pks, names, strict=True):
+        change_faces(gallery, [pk], subject_pk=subjects[name], role="gallery")
+
+
 @pytest.mark.parametrize("how", ["enrolled", "labelled"])
 def test_a_person_who_gets_the_faces_of_many(
     gallery: GalleryWriter, engine: Engine, unmeasured: None, how: str

@@ -18,7 +18,8 @@ from ml.identification.person_distance import DecisionRule
 class Measured:
     """What a measurement was made of.
 
-    change: the collection's last change by then; faces: their number; last_face: their largest pk, 0 if not known
+    change: the collection's last change by then; faces: their number
+    last_face: their largest pk; 0 if not known: all that have changed since count as others
     people: how many with a name, 0 if not known
     trained_at: the change up to which the model has learned from this collection; None if it has not
     levels: the thresholds; rule: how people are scored; labelled: face without a name -> who labels say that it is

@@ -48,9 +48,9 @@ class GallerySearch:
 
 @dataclass(frozen=True)
 class NewcomerSearch:
-    """What searches for people who were enrolled since the measurement, without their own faces, have shown.
+    """What searches for people who were not measured, without their own faces, have shown.
 
-    exceeds_rates: see `exceed_rates`; is_due: whether more have come since the last one
+    exceeds_rates: see `exceed_rates`; is_due: whether more have come or changed since the last one
     next_at: when it may be repeated, by the monotonic clock
     """
 
@@ -130,13 +130,20 @@ def _search_for_everybody(faces: SearchableFaces, measured: Measured) -> tuple[f
     return measured.list_owners(frozenset(owner_of[hubs].tolist())), exceeds_rates
 
 
-def search_newcomers(session: Session, index: LoadedIndex, measured: Measured) -> NewcomerSearch:
-    """Search for people all of whose faces have come since the measurement."""
+def search_newcomers(
+    session: Session, index: LoadedIndex, measured: Measured, measured_labels: frozenset[int]
+) -> NewcomerSearch:
+    """Search for people all of whose faces have come, been named, changed or been allowed since the measurement.
+
+    measured_labels: the faces that labels named when it was measured
+    """
     started = time.monotonic()
     faces = SearchableFaces.read(session, index)
-    named = faces.everybody.name_labelled(measured.labelled).join(measured.joined)
-    people, _, searched = faces.find_people(faces.usable, named)
-    was_measured = np.bincount(people.owners[people.ids <= measured.last_face], minlength=len(people.is_named)) > 0
+    named = faces.everybody.name_labelled(measured.labelled)
+    people, _, searched = faces.find_people(faces.usable, named.join(measured.joined))
+    later = [*_list_changed(session, index, measured.change), *(measured.labelled.keys() - measured_labels)]
+    was_named = named.restrict_to(people.ids).is_named & np.isin(people.ids, later, invert=True)
+    was_measured = np.bincount(people.owners[was_named], minlength=len(people.is_named)) > 0
     is_new = people.is_named & ~was_measured & (people.face_counts <= MAX_OWN_FACES)
     newcomers = int(is_new.sum())
     positions = people.sample(is_new, min(newcomers, MAX_NEWCOMERS), np.random.default_rng(0))
@@ -153,11 +160,16 @@ def _find_measured_faces(
 
     If most have changed, as when all are given a source, those that have changed count too.
     """
-    of_collection = select(Face.pk).where(Face.collection_id == index.key.collection)
-    changed = np.array(session.scalars(of_collection.where(Face.change > measured.since)).all(), np.int64)
+    changed = _list_changed(session, index, measured.since)
     if measured.trained_at is None:
         present = usable[usable <= measured.last_face]
     else:
         present = usable[read_learned_gallery(session, installation_key, index.model, index.key).find_learned(usable)]
     unchanged = usable[np.isin(usable, changed, invert=True)]
     return unchanged if len(unchanged) >= MIN_GALLERY_SHARE * len(present) else present
+
+
+def _list_changed(session: Session, index: LoadedIndex, since: int) -> Ids:
+    """Return the pks of the faces of a collection that were enrolled or changed after that change."""
+    of_collection = select(Face.pk).where(Face.collection_id == index.key.collection)
+    return np.array(session.scalars(of_collection.where(Face.change > since)).all(), np.int64)

@@ -40,7 +40,7 @@ from ml.types import Ids, Rows
 SINCE: BindParameter[int] = bindparam("since", type_=Integer)
 CHANGED_QUERY = select(Face.pk, Face.subject_pk, Face.role).where(Face.collection_id == COLLECTION, Face.change > SINCE)
 IS_MEASURED = Face.pk <= bindparam("last_face")
-COUNT_QUERY = select(func.count().filter(~IS_MEASURED), func.max(Face.change).filter(IS_MEASURED)).where(
+COUNT_QUERY = select(func.count(), func.count().filter(~IS_MEASURED), func.max(Face.change).filter(IS_MEASURED)).where(
     Face.collection_id == COLLECTION, Face.change > SINCE
 )
 NAMELESS_QUERY = select(Face.pk).where(
@@ -88,7 +88,7 @@ def check(resources: Resources, index: LoadedIndex, measured: Measured, known: C
     measured_joined = known.measured_joined if known else measured.find_joined()
     with snapshot(resources.database) as session:
         started = time.monotonic()
-        enrolled, changed_at = session.execute(COUNT_QUERY, params).one()
+        changed, enrolled, changed_at = session.execute(COUNT_QUERY, params).one()
         counted = time.monotonic()
         left = index.state.vectors - enrolled
         joined = measured.joined.items() - measured_joined
@@ -102,11 +102,12 @@ def check(resources: Resources, index: LoadedIndex, measured: Measured, known: C
             search, new = known.search, known.new
             faces = _list_new_faces(session, collection, measured, known.change, known.labelled.keys())
         newcomers = known.newcomers if known else NewcomerSearch()
-        has_come = any(person % 2 == 0 and pk > measured.last_face for pk, person in faces.items())
-        if has_come and measured.last_face and may_exceed_rates(enrolled, measured.people, measured.levels):
+        has_come = any(person % 2 == 0 for person in faces.values())
+        max_newcomers = changed + len(measured.labelled.keys() - measured_labels)
+        if has_come and may_exceed_rates(max_newcomers, measured.people, measured.levels):
             newcomers = replace(newcomers, is_due=not newcomers.exceeds_rates)
         if newcomers.is_due and counted >= newcomers.next_at:
-            newcomers = search_newcomers(session, index, measured)
+            newcomers = search_newcomers(session, index, measured, measured_labels)
     for rows, people in _iterate_people(index, faces):
         new = new.add(rows, people, index.index.metric, measured.levels)
     hubs = measured.list_owners(new.find(together=measured.trained_at is None)) | search.named_often
