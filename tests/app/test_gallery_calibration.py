@@ -11,11 +11,12 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from app.db.session import RAW_ROWS_PER_BATCH, reading, stream_raw_rows, writing
-from app.db.tables import Collection, Subject
+from app.db.tables import Collection, Deployment, Subject
 from app.resources import Resources
 from app.serving.calibration import gallery_calibration, gallery_faces
 from app.serving.calibration.gallery_calibration import renew_calibration
 from app.serving.calibration.gallery_faces import GalleryFaces, read_faces
+from app.serving.calibration.learned_gallery import LearnedGallery
 from app.serving.compensation.store import NO_COMPENSATION
 from app.serving.index_builder import IndexKey, build_index
 from app.serving.labels.constraints import ServedConstraints
@@ -126,6 +127,31 @@ def test_a_calibration_during_which_faces_are_removed_is_given_up(
     assert not renew_calibration(resources, loaded, ServedConstraints())
     monkeypatch.setattr(index, "rows", read_rows)
     assert renew_calibration(resources, loaded, ServedConstraints())
+
+
+def test_a_face_that_comes_after_the_others_were_read_does_not_count_as_measured(
+    resources: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, subjects = people(60, 2)
+    model = make_model("m-1")
+    gallery = GalleryWriter(resources).make(model)
+    gallery.add({model.id: rows}, subjects)
+    with reading(resources.database) as session:
+        collection = session.get_one(Collection, "staff")
+        key, change = IndexKey("staff", "identity", model.id, collection.created_at), collection.change
+        index = build_index(session, key, rows.shape[1], model.metric, "cpu")
+    loaded, last = LoadedIndex(key, model, index, change, NO_COMPENSATION), max(gallery.pks)
+    find_learned_gallery = gallery_calibration.find_learned_gallery
+
+    def find_while_a_face_comes(*args: Any) -> LearnedGallery:
+        loaded.apply(np.empty(0, np.int64), [(np.array([last + 1]), rows[:1])], change + 1)  # as the follower does
+        return find_learned_gallery(*args)
+
+    monkeypatch.setattr(gallery_calibration, "find_learned_gallery", find_while_a_face_comes)
+    assert renew_calibration(resources, loaded, ServedConstraints())
+    with reading(resources.database) as session:
+        measured = session.get_one(Deployment, ("staff", "identity")).measurements[model.id]
+    assert (measured["change"], measured["last_face"], measured["faces"]) == (change, last, len(rows))
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

@@ -102,7 +102,8 @@ def measure_with_compensation(
     refused, loaded = read_refused_faces(session, key.collection), LoadedIndex(key, model, index, change, compensation)
     learned = find_learned_gallery(session, resources.installation_key, loaded, faces.ids, faces.people)
     effect = _find_correction_effect(session, loaded, faces, learned)
-    return _measure_index(loaded, faces, refused, _Learned(learned, effect), constraints) | {"subjects": subjects}
+    learned_here = _Learned(learned, effect)
+    return _measure_index(loaded, faces, refused, learned_here, constraints, change) | {"subjects": subjects}
 
 
 def renew_calibration(resources: Resources, loaded: LoadedIndex, constraints: ServedConstraints) -> bool:
@@ -113,11 +114,14 @@ def renew_calibration(resources: Resources, loaded: LoadedIndex, constraints: Se
     key, database = loaded.key, resources.database
     with snapshot(database) as session:
         faces, refused = read_faces(session, key.collection), read_refused_faces(session, key.collection)
+        change = index_builder.read_change(session, key.collection, key.collection_created_at)
         subjects = count_subjects(session, key.collection)
         learned = find_learned_gallery(session, resources.installation_key, loaded, faces.ids, faces.people)
         effect = _find_correction_effect(session, loaded, faces, learned)
+    if change is None:
+        return False
     try:
-        measured = _measure_index(loaded, faces, refused, _Learned(learned, effect), constraints)
+        measured = _measure_index(loaded, faces, refused, _Learned(learned, effect), constraints, change)
     except WrongShape:
         return False
     with writing(database) as session:
@@ -154,18 +158,24 @@ def _find_correction_effect(
 
 
 def _measure_index(
-    loaded: LoadedIndex, faces: GalleryFaces, refused: Ids, learned: _Learned, constraints: ServedConstraints
+    loaded: LoadedIndex,
+    faces: GalleryFaces,
+    refused: Ids,
+    learned: _Learned,
+    constraints: ServedConstraints,
+    change: int,
 ) -> dict[str, Any]:
     """Measure a gallery as searches find it.
 
     People whom labels joined are one person.
 
-    refused: pks of the faces that they do not find
+    refused: pks of the faces that they do not find; change: the last one that the faces, as they were read, contain.
+        The index may have applied earlier or later ones alone
     """
-    index, change, rng = loaded.index, loaded.state.change, np.random.default_rng(0)
+    index, change, rng = loaded.index, min(change, loaded.state.change), np.random.default_rng(0)
     sample_size = max(100, SAMPLE_BYTES // (4 * index.dim))
     with loaded.lock.gen_rlock():
-        indexed = index.ids()
+        indexed = np.intersect1d(index.ids(), faces.ids, assume_unique=True)
         faces = faces.restrict_to(indexed).restrict_to(np.setdiff1d(faces.ids, refused, assume_unique=True))
         ids, people = faces.ids, faces.people
         sample = np.sort(rng.permutation(len(ids))[:sample_size])
