@@ -22,7 +22,7 @@ from app.search.decision import OUTDATED, UNCHECKED, RankedMatch, decide, make_p
 from app.search.params import QuerySearchParams
 from app.search.schemas import SearchOut
 from app.serving import deployment_sync, deployments
-from app.serving.calibration import gallery_calibration, validity
+from app.serving.calibration import gallery_calibration, schedule, validity
 from app.serving.calibration.schedule import CalibrationSchedule, needs_recalibration
 from app.serving.calibration.validity_check import Checked
 from app.serving.deployments import VALID, Registry, ServedDeployment, Validity
@@ -143,7 +143,7 @@ def test_people_of_a_poorer_camera_who_are_named_or_allowed_later(
         session.execute(update(Subject).where(Subject.id.like("n%")).values(consent=False))
     with open_engine(gallery.resources) as engine:
         wait_until_measured(engine, len(gallery.pks))
-        wait_for(lambda: read_validity(engine) == UNCHECKED)
+        wait_for(lambda: read_validity(engine) == VALID)
         with monkeypatch.context() as patches:
             patches.setattr(CalibrationSchedule, "renew_if_due", lambda *_: None)
             if how == "allowed":
@@ -158,7 +158,7 @@ def test_people_of_a_poorer_camera_who_are_named_or_allowed_later(
                 gallery.label(list(zip(later[::2], later[1::2], strict=True)), same=True)
             wait_for(lambda: read_validity(engine).is_due, 30)
             assert not read_validity(engine).is_outdated
-        wait_for(lambda: read_validity(engine) == UNCHECKED, 30)
+        wait_for(lambda: read_validity(engine) == VALID, 30)
 
 
 def name_faces(gallery: GalleryWriter, pks: Sequence[int], names: Sequence[str]) -> None:
@@ -239,7 +239,7 @@ def test_many_people_who_have_lost_the_next_person(
     gallery.add({MODEL.id: near_all}, [None] * 10, role="distractor")
     with open_engine(resources) as engine:
         wait_until_measured(engine, len(gallery.pks))
-        wait_for(lambda: read_validity(engine) == UNCHECKED)
+        wait_for(lambda: read_validity(engine) == VALID)
         with monkeypatch.context() as patches:
             patches.setattr(CalibrationSchedule, "renew_if_due", lambda *_: None)
             if how == "deleted":
@@ -248,7 +248,7 @@ def test_many_people_who_have_lost_the_next_person(
                 change_faces(gallery, gallery.pks[-10:], role="gallery")
             wait_for(lambda: read_validity(engine).is_outdated, 30)
             assert read_validity(engine).is_due
-        wait_for(lambda: read_validity(engine) == UNCHECKED, 30)
+        wait_for(lambda: read_validity(engine) == VALID, 30)
 
 
 def test_a_check_of_many_faces_does_not_have_the_next_one_wait(
@@ -410,7 +410,8 @@ def test_who_passes_a_threshold_of_a_gallery_that_is_gone() -> None:
     assert decide(threshold, [nearest]) == ("unknown", None)
 
 
-def test_a_previous_model_is_measured_again_too(resources: Resources) -> None:
+@pytest.mark.parametrize("change", ["replaced", "ordinary newcomers", "newcomers of a poorer camera"])
+def test_a_previous_model_is_measured_again_too(resources: Resources, change: str) -> None:
     other = make_model("m-previous", dim=DIM)
     rows, names = people(PEOPLE, PHOTOS, dim=DIM, spread=0.5)
     gallery = GalleryWriter(resources).make(MODEL, previous=other)
@@ -418,17 +419,40 @@ def test_a_previous_model_is_measured_again_too(resources: Resources) -> None:
     old = gallery_calibration.measure_gallery(resources, "staff", "identity", other)
     with writing(resources.database) as session:
         session.get_one(Deployment, ("staff", "identity")).measurements = {other.id: old}
-    gallery.remove(gallery.pks)
-    later, names = people(PEOPLE, 1, dim=DIM, seed=5, spread=0.5)
-    gallery.add({MODEL.id: later, other.id: later}, names)
+    if change == "replaced":
+        gallery.remove(gallery.pks)
+    later = people(PEOPLE if change == "replaced" else 12 if "poorer" in change else 60, 1, dim=DIM, seed=5)[0]
+    later = 0.4 * later + 5 if "poorer" in change else later
+    gallery.add({MODEL.id: later, other.id: later}, [f"n{i}" for i in range(len(later))])
     with open_engine(resources) as engine:
 
         def is_measured(model_id: str) -> bool:
             served = engine.registry.all()
             scores = served[0].scores.get(model_id) if served else None
-            return scores is not None and scores.calibrated_at_count == PEOPLE
+            return scores is not None and scores.calibrated_at_count == len(gallery.pks)
 
         wait_for(lambda: is_measured(MODEL.id) and is_measured(other.id), 30)
+
+
+@pytest.mark.parametrize("how", ["raises", "returns"])
+def test_a_measurement_that_fails_is_made_again(
+    gallery: GalleryWriter, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Nothing changes until then by which it would be due again."""
+    failures = list[str]()
+
+    def fail_once(*args: Any) -> bool:
+        if failures:
+            return gallery_calibration.renew_calibration(*args)
+        failures.append(how)
+        if how == "raises":
+            raise OSError("the disk failed once")
+        return False
+
+    monkeypatch.setattr(schedule, "renew_calibration", fail_once)
+    with open_engine(gallery.resources) as engine:
+        wait_until_measured(engine, len(gallery.pks))
+    assert failures == [how]
 
 
 def test_a_hub_of_a_model_that_was_trained_here_stays_one(resources: Resources) -> None:

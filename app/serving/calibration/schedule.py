@@ -1,5 +1,6 @@
 """Decide when to calibrate a deployment again. `gallery_calibration.py` measures."""
 
+import math
 import time
 from functools import partial
 
@@ -15,6 +16,7 @@ from app.serving.calibration.gallery_calibration import renew_calibration
 from app.serving.calibration.gallery_faces import count_subjects
 from app.serving.deployments import DeploymentKey, ServedDeployment, drop_indexes_of
 from app.serving.index_builder import IndexKey
+from app.serving.labels.constraints import ServedConstraints
 from app.serving.loaded_index import LoadedIndex
 from app.serving.scores import Scores
 
@@ -22,10 +24,12 @@ MIN_FACES_TO_CALIBRATE = 100
 """Smaller galleries have too few pairs to estimate a false-match rate. They are measured only if they were before, as
 one that has shrunk: what was measured does not hold for another gallery, however small it is."""
 RECALIBRATION_CHANGE_RATIO = 0.1
+MIN_RETRY_SECONDS = 2.0
+"""A calibration that has failed rests for as long as it took, and for so long at least."""
 
 
 class CalibrationSchedule:
-    """Starts calibrations as background tasks, one at a time for each index.
+    """Starts calibrations as background tasks, one at a time for each deployment.
 
     Only the follower's thread calls it.
     """
@@ -34,23 +38,24 @@ class CalibrationSchedule:
         self.resources, self.tasks, self.idle_seconds = resources, tasks, idle_seconds
         self._started_for: dict[IndexKey, tuple[int | None, int, float]] = {}
         """Of the last calibration that was started: the change of the one before, all faces, and the changed share."""
+        self._retry_at: dict[IndexKey, float] = {}  # after a calibration that failed, by the monotonic clock
         self._changed_counts: dict[IndexKey, tuple[tuple[int, int, int], int, int, float]] = {}
         """Two changes of a collection and how many more faces may not be used, without a change too: how many faces and
         named faces, and which part of the people, have changed between them."""
 
     def renew_if_due(self, session: Session, served: ServedDeployment) -> None:
-        """Start a new calibration of the champion if enough faces or names have changed since the last one.
+        """Start a new calibration of a model if enough faces or names have changed since the last one.
 
-        Another model is calibrated if it was not, or if most of the faces are gone by which it was. The calibration is
-        written to the deployment's row, and read from there like any other change.
+        Models are calibrated one at a time, the champion first. The calibration is written to the deployment's row, and
+        read from there like any other change.
         """
-        for index in served.indexes.values():
-            scores, validity = served.scores[index.key.model_id], served.find_validity(index.key.model_id)
-            if index is served.champion or validity.is_outdated or not scores.calibrated_at_count:
-                self._renew_if_due(session, served, index, scores)
+        for index in sorted(served.indexes.values(), key=lambda index: index is not served.champion):
+            if any(self.tasks.busy(("calibrate", other)) for other in served.indexes.values()):
+                return
+            self._renew_if_due(session, served, index, served.scores[index.key.model_id])
 
     def _renew_if_due(self, session: Session, served: ServedDeployment, index: LoadedIndex, scores: Scores) -> None:
-        if self.tasks.busy(("calibrate", index)):
+        if time.monotonic() < self._retry_at.get(index.key, -math.inf):
             return
         labelled, joined = len(served.constraints.constraints.labelled_subjects), len(served.constraints.joined_people)
         validity = served.find_validity(index.key.model_id)
@@ -70,14 +75,23 @@ class CalibrationSchedule:
         is_idle = validity.is_outdated or not is_importing(session, index.key.collection)
         if needs_recalibration(faces, calibrated_at_count, is_idle, changed_share):
             self._started_for[index.key] = started_for
-            self.tasks.start(
-                ("calibrate", index), partial(renew_calibration, self.resources, index, served.constraints)
-            )
+            self.tasks.start(("calibrate", index), partial(self._renew, index, served.constraints))
 
     def forget(self, key: DeploymentKey) -> None:
         """Drop what is known of a deployment that is no longer served."""
-        for known in (self._started_for, self._changed_counts):
+        for known in (self._started_for, self._changed_counts, self._retry_at):
             drop_indexes_of(key, known)
+
+    def _renew(self, index: LoadedIndex, constraints: ServedConstraints) -> None:
+        """Calibrate a model. If this fails, it is tried again later, though nothing changes until then."""
+        started, is_stored = time.monotonic(), False
+        try:
+            is_stored = renew_calibration(self.resources, index, constraints)
+        finally:
+            if not is_stored:
+                ended = time.monotonic()
+                self._retry_at[index.key] = ended + max(MIN_RETRY_SECONDS, ended - started)
+                self._started_for.pop(index.key, None)
 
     def _find_changed_share(
         self,
