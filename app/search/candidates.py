@@ -1,7 +1,8 @@
 """Search the index until there are enough people, group faces by person, and apply the labels about them."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -207,11 +208,17 @@ def _group_faces(
     return QueryCandidates(offsets_of, groups, corrections, *_choose_people(offsets_of, distractors))
 
 
-def _choose_people(people: Iterable[int], distractors: frozenset[int]) -> tuple[list[int], bool]:
+def _choose_people(people: Mapping[int, object], distractors: frozenset[int]) -> tuple[list[int], bool]:
     """Return the shortlist of these people, nearest first, and whether it is full.
 
     Faces without a name are not the next person. They take no place of somebody who may be.
     """
+    nearest = list(islice(people, SHORTLIST_PEOPLE))
+    for person in nearest:
+        if person % 2:
+            break
+    else:
+        return nearest, len(nearest) == SHORTLIST_PEOPLE
     shortlist, rivals = list[int](), 0
     for person in people:
         is_rival = person % 2 == 0 or person in distractors

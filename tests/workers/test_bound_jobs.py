@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from app.collections.service import delete_collection
 from app.db.session import reading, writing
-from app.db.tables import Collection, Erasure, Face, Job, Subject
+from app.db.tables import Collection, Face, Job, Subject
 from app.errors import NotFound
 from app.faces.service import ImportOptions, accept_import
 from app.faces.streaming import ReceivedImport
@@ -35,12 +35,10 @@ from app.queue.messages import (
     Train,
 )
 from app.resources import Resources
-from app.storage.blob_store import Blobs
 from tests.gallery import collection
 from tests.workers.test_import import picture, uploaded
 from workers.context import Interrupted, JobContext, Later
 from workers.handlers import HANDLERS, importing, ingest
-from workers.handlers.erase import erase_files
 from workers.worker import Worker
 
 NAME = "recycled"
@@ -215,23 +213,3 @@ def test_an_upload_that_began_before_the_collection_was_replaced_is_not_imported
     replace_collection(made)
     with writing(made.database) as session, pytest.raises(NotFound):
         accept_import(made, session, NAME, received, options)
-
-
-@pytest.mark.parametrize("is_replaced", [False, True])
-def test_files_that_a_job_wrote_late_are_removed_when_the_erasure_is_final(
-    lasting_sqlite: Resources, is_replaced: bool
-) -> None:
-    """The erasure waits for the job, and has removed all other files before."""
-    lasting_sqlite.blobs.put(NAME, [(Blobs.photo("ab" * 32), b"late")])
-    removed = dict.fromkeys(("photos", "crops", "descriptors"), 0)
-    with writing(lasting_sqlite.database) as session:
-        session.execute(delete(Collection))
-        if is_replaced:
-            collection(session, NAME)
-        final = Erasure(collection_id=NAME, collection_created_at=1.0, target="collection", state="final", change=1)
-        final.first_change, final.contents = 1, {"removed": removed}
-        session.add(final)
-        session.flush()
-        message = Erase(collection=NAME, whole=True, erasure=final.id)
-    erase_files(message, JobContext("none", "w", lasting_sqlite))
-    assert list(lasting_sqlite.blobs.names(NAME)) == []

@@ -19,7 +19,7 @@ from app.db.tables import (
     Training,
     now,
 )
-from app.galleries.erasures import read_jobs_until
+from app.galleries.erasures import read_jobs_until, read_until
 from app.galleries.learned_collections import list_learned_changes
 from app.learning.plan import Plan
 from app.queue.jobs import LIVE_STATES
@@ -131,6 +131,7 @@ def _iterate_running_jobs(session: Session, erasure: Erasure) -> Iterator[str]:
         Job.state.in_(LIVE_STATES),
         or_(Job.started_at <= until, is_measuring, is_part),
         Job.kind.not_in((Erase.kind, Sweep.kind, TakeSnapshot.kind)),
+        or_(Job.kind != RestoreSnapshot.kind, Job.started_at <= read_until(erasure)),  # a later one waits for this
     )
     for job in session.scalars(started.order_by(Job.id)):
         if erasure.collection_id in list_collections(session, job):
