@@ -214,20 +214,9 @@ def _choose_people(people: Mapping[int, object], distractors: frozenset[int]) ->
     Faces without a name are not the next person. They take no place of somebody who may be.
     """
     nearest = list(islice(people, SHORTLIST_PEOPLE))
-    for person in nearest:
-        if person % 2:
-            break
-    else:
-        return nearest, len(nearest) == SHORTLIST_PEOPLE
-    shortlist, rivals = list[int](), 0
-    for person in people:
-        is_rival = person % 2 == 0 or person in distractors
-        if is_rival or len(shortlist) < SHORTLIST_PEOPLE:
-            shortlist.append(person)
-        rivals += is_rival
-        if rivals == SHORTLIST_PEOPLE:
-            return shortlist, True
-    return shortlist, False
+    rivals = [person for person in people if person % 2 == 0 or person in distractors][:SHORTLIST_PEOPLE]
+    is_full = len(rivals) == SHORTLIST_PEOPLE
+    return (rivals if rivals == nearest else nearest + [person for person in rivals if person not in nearest]), is_full
 
 
 def _is_complete(

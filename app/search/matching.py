@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -180,14 +180,14 @@ def _rank_people(
         person_distances = {person: person_distances[person] for person in of_query.shortlist}
     if params.group_by == "face" or not person_distances:
         return _rank_groups(search, of_query, _list_faces(of_query, person_distances, limit), person_distances)
-    order = sorted(person_distances, key=person_distances.__getitem__)
-    others = (group for group in of_query.groups if group[0] not in person_distances)
-    groups = [(person, of_query.offsets_of[person]) for person in order]
-    groups += islice(others, max(0, params.limit - len(order)))
+    order, count = sorted(person_distances, key=person_distances.__getitem__), len(person_distances)
+    others = [group for group in of_query.groups if group[0] not in person_distances]
+    shown = max(0, params.limit - count)
+    groups = [(person, of_query.offsets_of[person]) for person in order] + others[:shown]
     ranked = _rank_groups(search, of_query, groups, person_distances)
-    if search.threshold.kind == "fpir" and any(m.is_named or m.is_distractor for m in ranked[: len(order)]):
+    if search.threshold.kind == "fpir" and any(m.is_named or m.is_distractor for m in ranked[:count]):
         return ranked  # nobody farther away can pass, or has a part in the decision
-    return ranked + _rank_groups(search, of_query, list(islice(others, max(0, limit - len(ranked)))), person_distances)
+    return ranked + _rank_groups(search, of_query, others[shown : max(shown, limit - count)], person_distances)
 
 
 def _list_faces(of_query: QueryCandidates, people: Iterable[int], limit: int) -> list[Group]:

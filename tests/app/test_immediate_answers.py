@@ -33,7 +33,7 @@ from app.storage.audit_log.drafts import EntryDraft
 from tests.databases import delete_collections
 from tests.rows import GalleryWriter, make_model, people
 
-MAX_CALLS = 370
+MAX_CALLS = 360
 """Of Python and C functions, for each of 16 searches that are answered together, beside those of HTTP and of keys."""
 MODEL = make_model("m-one")
 ROWS, NAMES = people(20, 3)
