@@ -1,7 +1,7 @@
 """Kill a service and start it again, and measure what it takes until it is ready, and what its processes hold idle.
 
     python -m benchmarks.ready_again [--faces 13000 1000000] [--dim 64] [--rounds 3] [--home HOME] [--json FILE]
-        [--recogniser auto] [--options=--api-processes=2]
+        [--recogniser auto] [--options=--api-processes=2] [--later 1000]
 
 The gallery is drawn and written directly. In each round the service is started without a snapshot of its index, which
 it builds from the rows, and again with the snapshot that it wrote meanwhile. After IDLE_SECONDS, memory is read: of the
@@ -9,6 +9,9 @@ API, beside its goal of 1.4 times the bytes of the embeddings and 300 MiB, and o
 share once for each of them, PSS once in all. Then the service gets SIGKILL, all its processes at once. Beside the
 seconds stand the processor seconds of all its processes until it was ready, which other load on the machine changes
 less. Last, a worker is killed, until another one has the database open.
+
+With --later, the thresholds are measured first, and so many people are enrolled then: after each start, the service is
+ready once it is known whether the thresholds still hold.
 """
 
 import argparse
@@ -28,7 +31,7 @@ import httpx
 import psutil
 
 from app.cli.private_service import LOG
-from benchmarks.load.private_gallery import write_gallery
+from benchmarks.load.private_gallery import add_people, is_measured, write_gallery
 from benchmarks.load.processes import read_role
 from tests.raw_http import find_free_port
 
@@ -158,6 +161,15 @@ def measure(service: MeasuredService, rounds: int, idle: float, raw_bytes: int) 
     return [_summarise(name, starts[name], memories[name], raw_bytes) for name in starts]
 
 
+def enrol_later(service: MeasuredService, people: int, dim: int) -> None:
+    """Let a service measure its thresholds, and enrol people then, as many as do not make another measurement due."""
+    service.start()
+    while not is_measured(service.home):
+        time.sleep(POLL_SECONDS)
+    add_people(service.home, people, dim)
+    service.kill()
+
+
 def _summarise(name: str, starts: Sequence[Start], memories: Sequence[Memory], raw_bytes: int) -> dict[str, Any]:
     seconds, processor = (statistics.median(column) for column in zip(*starts, strict=True))
     processes, rss, pss, api = (statistics.median(column) for column in zip(*memories, strict=True))
@@ -173,6 +185,8 @@ def compare(faces: int, args: argparse.Namespace) -> list[dict[str, Any]]:
         if not (home / "likeness.sqlite").exists():
             write_gallery(home, faces, args.dim)
         service = MeasuredService(home, args.recogniser, args.options.split())
+        if args.later:
+            enrol_later(service, args.later, args.dim)
         rows = [{"faces": faces} | row for row in measure(service, args.rounds, args.idle, 4 * args.dim * faces)]
         service.start()
         time.sleep(args.idle)
@@ -189,6 +203,7 @@ def main() -> None:
     parser.add_argument("--idle", type=float, default=IDLE_SECONDS, help="seconds before memory is read")
     parser.add_argument("--recogniser", default="lbp", help="of new collections: lbp, or auto for the installed one")
     parser.add_argument("--options", default="", help="of `likeness serve`, such as --api-processes=2")
+    parser.add_argument("--later", type=int, default=0, help="people who are enrolled after the measurement")
     parser.add_argument("--home", type=Path, help="keeps the gallery here, for further runs; of one number of faces")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()

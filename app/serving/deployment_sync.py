@@ -312,7 +312,7 @@ class DeploymentSync:
             log.info("index.compensated collection=%s task=%s version=%d", *row.key, loaded.key.compensation)
 
     def _publish(self, session: Session, served: ServedDeployment, indexes: Mapping[str, LoadedIndex]) -> None:
-        """Serve the deployment with these indexes, scored by its row's calibrations."""
+        """Serve the deployment with these indexes, scored by its row's calibrations, as far as these hold."""
         params = {"collection": served.collection, "task": served.task}
         row = session.execute(MEASUREMENTS_QUERY, params).one_or_none()
         calibrations, fpir = (row.measurements, row.default_fpir) if row else ({}, DEFAULT_FPIR)
@@ -320,7 +320,8 @@ class DeploymentSync:
             model_id: self._read_scores(served, index, calibrations.get(model_id), fpir)
             for model_id, index in indexes.items()
         }
-        self.registry.put(replace(served, indexes=indexes, scores=scores))
+        published = replace(served, indexes=indexes, scores=scores)
+        self.registry.put(replace(published, validities=self.validity_checks.find(published)))
 
     def _read_scores(
         self, served: ServedDeployment, index: LoadedIndex, measured: Mapping[str, Any] | None, fpir: float

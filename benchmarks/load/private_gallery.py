@@ -12,7 +12,7 @@ from app.cli.private_service import run_service
 from app.config import Settings
 from app.db.migrate import upgrade_database
 from app.db.session import large_cache, reading, writing
-from app.db.tables import BUILT_IN_TASK, Collection, Face
+from app.db.tables import BUILT_IN_TASK, Collection, Deployment, Face
 from app.enrolment.vectors.bulk_store import VectorRecord, identify_vectors, store_batch
 from app.enrolment.vectors.row_table import VectorRow
 from app.resources import Resources, open_resources
@@ -52,6 +52,19 @@ def _write_rows(resources: Resources, models: Sequence[Model], rows: Rows, subje
     with writing(resources.database) as session, large_cache(session):
         collection = session.get_one(Collection, COLLECTION)
         store_batch(session, collection, records, {(model.id, BUILT_IN_TASK): rows for model in models}, False)
+
+
+def add_people(home: Path, number: int, dim: int = 64) -> None:
+    """Enrol so many more people, of one face each, in a collection that was written so. The service may be running."""
+    rows, subjects = people(number, 1, dim=dim, seed=1)
+    with open_resources(Settings(home=home, default_recogniser="lbp")) as resources:
+        _write_rows(resources, [make_model("m-1", dim=dim)], rows, [f"later-{subject}" for subject in subjects])
+
+
+def is_measured(home: Path) -> bool:
+    """Whether the thresholds of a collection that was written so have been measured."""
+    with open_resources(Settings(home=home)) as resources, reading(resources.database) as session:
+        return "m-1" in session.scalars(select(Deployment.measurements)).one()
 
 
 @lru_cache(maxsize=1)

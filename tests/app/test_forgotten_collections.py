@@ -56,7 +56,7 @@ def test_nothing_is_kept_of_a_collection_that_was_deleted(resources: Resources) 
         with engine.use(NAME, model=MODEL.id):
             assert list_holders(engine)
         sync = engine.follower.sync
-        wait_for(lambda: bool(sync.calibration._started_for) and bool(sync.compensation._rests_until))
+        wait_for(lambda: bool(sync.calibration._started) and bool(sync.compensation._rests_until))
         with writing(resources.database) as session:
             delete_collection(session, lock_collection(session, NAME))
         wait_for(lambda: not engine.registry.all() and not list_holders(engine))

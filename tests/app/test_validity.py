@@ -583,12 +583,22 @@ def test_a_check_that_does_not_end_keeps_nobody_from_being_named_for_ever(
 
 
 def test_a_gallery_that_is_as_it_was_measured_waits_for_no_check(
-    gallery: GalleryWriter, blocked: threading.Event
+    gallery: GalleryWriter, blocked: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Not even for a moment: the first answers are those of before the restart."""
+    put, was_unchecked = Registry.put, list[bool]()
+
+    def put_and_note(registry: Registry, served: ServedDeployment) -> None:
+        was_unchecked.append(served.find_validity(MODEL.id).is_unchecked)
+        put(registry, served)
+
+    monkeypatch.setattr(Registry, "put", put_and_note)
     measure(gallery, MODEL.id)
     own = people(PEOPLE, PHOTOS, dim=DIM, spread=0.5)[0][0]
     with open_engine(gallery.resources) as engine:
-        wait_for(lambda: bool(engine.registry.all()) and not read_validity(engine).is_unchecked)
+        wait_for(lambda: bool(engine.registry.all()))
+        assert was_unchecked
+        assert not any(was_unchecked)
         assert decide_search(search(engine, own)) == ("match", None)
         assert not blocked.is_set()
 

@@ -1,7 +1,7 @@
 """Decide when to calibrate a deployment again. `gallery_calibration.py` measures."""
 
-import math
 import time
+from dataclasses import dataclass
 from functools import partial
 
 from sqlalchemy import func, select
@@ -28,6 +28,18 @@ MIN_RETRY_SECONDS = 2.0
 """A calibration that has failed rests for as long as it took, and for so long at least."""
 
 
+@dataclass
+class _Calibration:
+    """A calibration that was started.
+
+    due_by: the change of the one before, all faces, and the changed share
+    retry_at: when it may be tried again, by the monotonic clock; None unless it has failed. Its own thread writes this
+    """
+
+    due_by: tuple[int | None, int, float]
+    retry_at: float | None = None
+
+
 class CalibrationSchedule:
     """Starts calibrations as background tasks, one at a time for each deployment.
 
@@ -36,9 +48,7 @@ class CalibrationSchedule:
 
     def __init__(self, resources: Resources, tasks: BackgroundTasks, idle_seconds: float) -> None:
         self.resources, self.tasks, self.idle_seconds = resources, tasks, idle_seconds
-        self._started_for: dict[IndexKey, tuple[int | None, int, float]] = {}
-        """Of the last calibration that was started: the change of the one before, all faces, and the changed share."""
-        self._retry_at: dict[IndexKey, float] = {}  # after a calibration that failed, by the monotonic clock
+        self._started: dict[IndexKey, _Calibration] = {}  # the last one of each index
         self._changed_counts: dict[IndexKey, tuple[tuple[int, int, int], int, int, float]] = {}
         """Two changes of a collection and how many more faces may not be used, without a change too: how many faces and
         named faces, and which part of the people, have changed between them."""
@@ -55,7 +65,9 @@ class CalibrationSchedule:
             self._renew_if_due(session, served, index, served.scores[index.key.model_id])
 
     def _renew_if_due(self, session: Session, served: ServedDeployment, index: LoadedIndex, scores: Scores) -> None:
-        if time.monotonic() < self._retry_at.get(index.key, -math.inf):
+        last = self._started.get(index.key)
+        failed_until = last.retry_at if last else None
+        if failed_until is not None and time.monotonic() < failed_until:
             return
         labelled, joined = len(served.constraints.constraints.labelled_subjects), len(served.constraints.joined_people)
         validity = served.find_validity(index.key.model_id)
@@ -65,8 +77,8 @@ class CalibrationSchedule:
         if validity.is_due:
             changed_share = 1.0
         faces, calibrated_at_count = index.state.vectors, scores.calibrated_at_count
-        started_for = scores.calibrated_at_change, faces, changed_share
-        if self._started_for.get(index.key) == started_for:
+        due_by = scores.calibrated_at_change, faces, changed_share
+        if last and last.due_by == due_by and failed_until is None:
             return
         if not needs_recalibration(faces, calibrated_at_count, is_idle, changed_share):
             return
@@ -74,15 +86,15 @@ class CalibrationSchedule:
             return
         is_idle = validity.is_outdated or not is_importing(session, index.key.collection)
         if needs_recalibration(faces, calibrated_at_count, is_idle, changed_share):
-            self._started_for[index.key] = started_for
-            self.tasks.start(("calibrate", index), partial(self._renew, index, served.constraints))
+            self._started[index.key] = started = _Calibration(due_by)
+            self.tasks.start(("calibrate", index), partial(self._renew, index, served.constraints, started))
 
     def forget(self, key: DeploymentKey) -> None:
         """Drop what is known of a deployment that is no longer served."""
-        for known in (self._started_for, self._changed_counts, self._retry_at):
+        for known in (self._started, self._changed_counts):
             drop_indexes_of(key, known)
 
-    def _renew(self, index: LoadedIndex, constraints: ServedConstraints) -> None:
+    def _renew(self, index: LoadedIndex, constraints: ServedConstraints, calibration: _Calibration) -> None:
         """Calibrate a model. If this fails, it is tried again later, though nothing changes until then."""
         started, is_stored = time.monotonic(), False
         try:
@@ -90,8 +102,7 @@ class CalibrationSchedule:
         finally:
             if not is_stored:
                 ended = time.monotonic()
-                self._retry_at[index.key] = ended + max(MIN_RETRY_SECONDS, ended - started)
-                self._started_for.pop(index.key, None)
+                calibration.retry_at = ended + max(MIN_RETRY_SECONDS, ended - started)
 
     def _find_changed_share(
         self,
