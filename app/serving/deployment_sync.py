@@ -26,7 +26,7 @@ from app.serving.faces.face_table_loader import CollectionKey, FaceTables
 from app.serving.faces.lost_faces import hash_contents, take_out_lost
 from app.serving.index_builder import COLLECTION, TASK, IndexKey
 from app.serving.index_loader import IndexLoader
-from app.serving.index_snapshots import SnapshotStore
+from app.serving.index_snapshots import MIN_SAVED_VECTORS, SnapshotStore
 from app.serving.labels.constraints import ServedConstraints
 from app.serving.labels.updates import LabelUpdates
 from app.serving.loaded_index import LoadedIndex
@@ -38,8 +38,6 @@ from ml.indexes import MAX_FLAT_FACES
 log = logging.getLogger("likeness.engine")
 
 MIN_SAVE_INTERVAL_SECONDS = 300.0
-MIN_SAVED_VECTORS = 1_000
-"""An index of fewer has no snapshot: to read its rows takes as long, and there may be thousands of such indexes."""
 LOAD_RETRY_SECONDS = 60.0
 IDLE_SECONDS = 0.5
 MAX_PRELOADED_BYTES = 256 * 2**20
@@ -75,7 +73,7 @@ class DeploymentSync:
         self.face_tables = FaceTables(resources)
         self.compensation = RenewalSchedule(resources, self.tasks, IDLE_SECONDS)
         self.calibration = CalibrationSchedule(resources, self.tasks, IDLE_SECONDS)
-        self.validity_checks = ValidityChecks(resources, self.tasks)
+        self.validity_checks = ValidityChecks(resources, self.tasks, snapshots)
         self.label_updates = LabelUpdates()
         self._load_retry_at: dict[IndexKey, float] = {}  # after a failed load, by the monotonic clock
 

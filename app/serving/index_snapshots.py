@@ -8,7 +8,7 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,8 +24,13 @@ from ml.indexes.base import Index
 
 log = logging.getLogger("likeness.engine")
 
+MIN_SAVED_VECTORS = 1_000
+"""An index of fewer has no snapshot: to read its rows takes as long, and there may be thousands of such indexes."""
 MIN_ORPHAN_AGE_SECONDS = 60.0
 """Another process may still be writing a file that is younger than this."""
+
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, Corrupt)
+"""What a record raises that is missing, torn or altered."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,10 @@ class SavedIndex:
 
 
 class SnapshotStore:
-    """`<name>.json`, signed with the key of this folder, names `<name>.<nonce>.index`, its hash and its change."""
+    """`<name>.json`, signed with the key of this folder, names `<name>.<nonce>.index`, its hash and its change.
+
+    `<name>.check`, signed too, is what a check of the thresholds in that index has shown.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -54,8 +62,7 @@ class SnapshotStore:
         record = _describe_key(key) | {"file": file.name, "change": change, "contents": contents}
         try:
             record["sha256"] = index.save(file)
-            with atomic_write(self.folder / f"{name}.json") as written:
-                written.write(json.dumps(record | {"mac": self._sign(record)}).encode())
+            self._write_record(self.folder / f"{name}.json", record)
         except FileNotFoundError:
             if not self.folder.exists():
                 raise
@@ -70,15 +77,27 @@ class SnapshotStore:
         if not path.exists():
             return None
         try:
-            record: dict[str, Any] = parse_json(path.read_text())
-            mac = record.pop("mac")
-            if not hmac.compare_digest(str(mac), self._sign(record)) or record != record | _describe_key(key):
-                raise Corrupt("its record is not signed by this service")
+            record = self._read_record(path, key)
             index = indexes.load(self.folder / record["file"], record["sha256"], device=device)
             return SavedIndex(index, record["change"], record.get("contents", ""))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, Corrupt) as error:
+        except UNREADABLE as error:
             log.warning("index.snapshot_refused collection=%s task=%s error=%s", key.collection, key.task, error)
             self.delete(key)
+            return None
+
+    def save_check(self, key: IndexKey, result: Mapping[str, Any]) -> None:
+        """Write what a check of the thresholds has shown. Raises OSError."""
+        self._write_record(self.folder / f"{self._name(key)}.check", _describe_key(key) | {"result": dict(result)})
+
+    def load_check(self, key: IndexKey) -> dict[str, Any] | None:
+        """Return what the last check of the thresholds has shown; None if it was not saved, or was altered."""
+        path = self.folder / f"{self._name(key)}.check"
+        if not path.exists():
+            return None
+        try:
+            return dict(self._read_record(path, key)["result"])
+        except UNREADABLE as error:
+            log.warning("gallery.check_refused collection=%s task=%s error=%s", key.collection, key.task, error)
             return None
 
     def delete(self, key: IndexKey) -> None:
@@ -93,7 +112,8 @@ class SnapshotStore:
         """Delete the snapshots of all other keys, and unfinished files, unless they are new."""
         kept = {self.folder / "key"}
         for key in keys:
-            kept |= {self.folder / f"{self._name(key)}.json", self._recorded_file(key) or self.folder}
+            kept |= {self.folder / f"{self._name(key)}.{kind}" for kind in ("json", "check")}
+            kept.add(self._recorded_file(key) or self.folder)
         oldest_kept = time.time() - MIN_ORPHAN_AGE_SECONDS
         with _log_failure(self.folder):
             _unlink(path for path in self.folder.iterdir() if path not in kept and path.stat().st_mtime < oldest_kept)
@@ -117,6 +137,18 @@ class SnapshotStore:
         files = (path for path in self.folder.glob("*.index") if path.name not in named)
         _unlink(path for path in files if path.stat().st_mtime < oldest_kept)
         return deleted
+
+    def _write_record(self, path: Path, record: dict[str, Any]) -> None:
+        with atomic_write(path) as written:
+            written.write(json.dumps(record | {"mac": self._sign(record)}).encode())
+
+    def _read_record(self, path: Path, key: IndexKey) -> dict[str, Any]:
+        """Return a record of this key. Raises one of UNREADABLE."""
+        record: dict[str, Any] = parse_json(path.read_text())
+        mac = record.pop("mac")
+        if not hmac.compare_digest(str(mac), self._sign(record)) or record != record | _describe_key(key):
+            raise Corrupt("its record is not signed by this service")
+        return record
 
     def _recorded_file(self, key: IndexKey) -> Path | None:
         """The index file that the record of a key names, whether the record is valid or not."""

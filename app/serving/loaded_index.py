@@ -39,6 +39,7 @@ class LoadedIndex:
         self.key, self.model = key, model
         self.compensation = compensation  # of its rows; queries are corrected likewise
         self.dim, self.built_with = index.dim, len(index)
+        self.removed_count = 0  # since it was loaded or built
         self.index = index
         self.lock = RWLockWrite()  # shared by searches; held alone for changes, which searches do not overtake
         self.state = IndexState(change, len(index))
@@ -115,6 +116,7 @@ class LoadedIndex:
         if len(removed):
             with self.lock.gen_wlock():
                 self.index.remove(removed)
+            self.removed_count += len(removed)
         for ids, rows in added:
             with self.lock.gen_wlock():
                 self.index.add(ids, rows)
@@ -124,6 +126,6 @@ class LoadedIndex:
         self.person_templates = {}
 
     def has_outgrown_cells(self) -> bool:
-        """Whether a rebuild is due, and the index has changed size enough for a rebuild to help."""
-        size = self.state.vectors
-        return abs(size - self.built_with) > REBUILD_SIZE_RATIO * self.built_with and self.index.needs_rebuild()
+        """Whether a rebuild is due, and enough faces have come or gone for a rebuild to help."""
+        changed = max(abs(self.state.vectors - self.built_with), self.removed_count)
+        return changed > REBUILD_SIZE_RATIO * self.built_with and self.index.needs_rebuild()

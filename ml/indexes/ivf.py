@@ -7,9 +7,9 @@ import numpy as np
 from ml.distances import EUCLIDEAN, Distance
 from ml.errors import WrongShape
 from ml.indexes.base import Device, IndexOptions
-from ml.indexes.common.cells import default_cell_count, fit_centroids, has_outgrown, imbalance
+from ml.indexes.common.cells import default_cell_count, fit_centroids, has_outgrown, imbalance, move_centroids
 from ml.indexes.common.gpu_copy import GpuCopy, use_gpu
-from ml.indexes.common.inverted_lists import InvertedListIndex, Scan, empty_lists
+from ml.indexes.common.inverted_lists import InvertedListIndex, Scan, empty_lists, view_list
 from ml.types import Ids, Rows
 
 MAX_IMBALANCE_SAMPLES = 100_000
@@ -94,16 +94,26 @@ class IvfIndex(InvertedListIndex):
             self._gpu.make(self._lists)
 
     def remove(self, ids: Ids) -> None:
-        """Remove these (n,) ids; ids that are not present are ignored."""
-        before = len(self)
+        """Remove these (n,) ids; ids that are not present are ignored. An index that is empty then has no cells."""
+        before, sizes = len(self), self.sizes
         super().remove(ids)
         removed = before - len(self)
-        if self._gpu is None or not removed:
+        if not removed:
             return
-        if removed == len(ids):
+        if len(self):
+            cells = np.flatnonzero(self.sizes < sizes)
+            move_centroids(self._lists.quantizer, cells, self.sizes, self._read_cell, self.metric)
+        else:
+            self._lists, self._sizes = None, None
+        if self._gpu is None:
+            return
+        if removed == len(ids) and len(self) and self.sizes[cells].all():
             self._gpu.skip(np.asarray(ids, np.int64))
-        else:  # FAISS does not say which of them it held
+        else:  # FAISS does not say which of them it held, and a cell that is empty now lies elsewhere
             self._gpu.drop()
+
+    def _read_cell(self, cell: int) -> Rows:
+        return view_list(self._lists, cell)[1]
 
     def _add(self, ids: Ids, rows: Rows) -> None:
         if self._lists is None:

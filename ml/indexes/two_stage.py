@@ -136,10 +136,12 @@ class TwoStageIndex(LocalIndex):
         self.trained_on = len(self)
 
     def remove(self, ids: Ids) -> None:
-        """Remove these (n,) ids; ids that are not present are ignored."""
+        """Remove these (n,) ids; ids that are not present are ignored. An index that is empty then has no cells."""
         slots = self._store.remove(ids)
-        if self._lists is not None and len(slots):
-            self._lists.remove(slots)
+        if not len(self):
+            self._lists = None
+        elif self._lists is not None and len(slots):
+            self._lists.remove(slots, self._store.read_slots, self.metric)
 
     def _add(self, ids: Ids, rows: Rows) -> None:
         if self._lists is None and not len(self):

@@ -13,10 +13,10 @@ from app.db.tables import Collection, Embedding, Face, StoredCompensation, Subje
 from app.resources import Resources
 from app.serving import follower
 from app.serving.compensation.schedule import RenewalSchedule
-from app.serving.deployment_sync import MIN_SAVED_VECTORS
 from app.serving.engine import Engine, open_engine
 from app.serving.faces.lost_faces import DatabaseIdentity, identify_database
 from app.serving.index_loader import IndexLoader
+from app.serving.index_snapshots import MIN_SAVED_VECTORS
 from ml.compensation.correction import SourceCompensation, SourceCorrection
 from tests.app.test_paused_follower import wait_for
 from tests.paused_follower import pause_follower

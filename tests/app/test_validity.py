@@ -603,6 +603,38 @@ def test_a_gallery_that_is_as_it_was_measured_waits_for_no_check(
         assert not blocked.is_set()
 
 
+@pytest.mark.parametrize("change", [None, "enrolled", "rate", "altered"])
+def test_what_was_known_of_a_gallery_is_known_after_a_restart(
+    gallery: GalleryWriter, monkeypatch: pytest.MonkeyPatch, change: str | None
+) -> None:
+    """Unless something has changed since, or somebody else has written the file."""
+    for module in (validity, deployment_sync):
+        monkeypatch.setattr(module, "MIN_SAVED_VECTORS", 1)
+    monkeypatch.setattr(validity, "MIN_QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(CalibrationSchedule, "renew_if_due", lambda *_: None)
+    measure(gallery, MODEL.id)
+    gallery.add({MODEL.id: MIDDLE}, [None])
+    hub = Validity(frozenset([2 * gallery.pks[-1] + 1]))
+    with open_engine(gallery.resources) as engine:
+        find_checked(engine)
+        wait_for(lambda: read_validity(engine) == hub)
+        wait_for(lambda: bool(list(gallery.resources.indexes.glob("*.check"))))
+    if change == "enrolled":
+        gallery.add({MODEL.id: people(1, 1, dim=DIM, seed=5)[0]}, ["new"])
+    elif change == "rate":
+        with writing(gallery.resources.database) as session:
+            session.get_one(Deployment, ("staff", "identity")).default_fpir = 0.07
+    elif change == "altered":
+        [path] = gallery.resources.indexes.glob("*.check")
+        path.write_text(path.read_text().replace(f'"hubs": [{min(hub.hubs)}]', '"hubs": []'))
+    is_over = threading.Event()
+    monkeypatch.setattr(validity, "check", lambda *_: is_over.wait(60))
+    with open_engine(gallery.resources) as engine:
+        wait_for(lambda: bool(engine.registry.all()))
+        assert read_validity(engine) == (deployments.UNCHECKED if change else hub)
+        is_over.set()
+
+
 def test_a_first_measurement_keeps_nobody_from_being_named(gallery: GalleryWriter, blocked: threading.Event) -> None:
     with open_engine(gallery.resources) as engine:
         wait_until_measured(engine, PEOPLE * PHOTOS)

@@ -1,30 +1,40 @@
 """Notice when the measured thresholds of a deployment no longer hold, before it is measured again."""
 
 import logging
+import math
 import time
 from collections.abc import Mapping
 from functools import partial
+from weakref import WeakKeyDictionary
 
 from app.db.session import snapshot
 from app.db.tables import now
 from app.resources import Resources
 from app.serving.background_tasks import BackgroundTasks
 from app.serving.calibration.measured import Measured
+from app.serving.calibration.saved_checks import load_check, save_check
 from app.serving.calibration.validity_check import CHANGED_QUERY, Checked, check
 from app.serving.deployments import VALID, DeploymentKey, ServedDeployment, Validity
 from app.serving.index_builder import IndexKey
+from app.serving.index_snapshots import MIN_SAVED_VECTORS, SnapshotStore
 from app.serving.loaded_index import LoadedIndex
+from app.serving.scores import Scores
 from ml.errors import WrongShape
 
 log = logging.getLogger("likeness.engine")
+
+MIN_QUIET_SECONDS = 2.0
+"""Before a check is saved. Of a gallery that changes all the time none is: the next start checks it in any case."""
 
 
 class ValidityChecks:
     """Checks the measurements of all loaded indexes in background tasks. Only the follower's thread calls it."""
 
-    def __init__(self, resources: Resources, tasks: BackgroundTasks) -> None:
-        self.resources, self.tasks = resources, tasks
+    def __init__(self, resources: Resources, tasks: BackgroundTasks, snapshots: SnapshotStore) -> None:
+        self.resources, self.tasks, self.snapshots = resources, tasks, snapshots
         self._checked: dict[DeploymentKey, dict[IndexKey, Checked | None]] = {}
+        self._saved: WeakKeyDictionary[LoadedIndex, Checked | None] = WeakKeyDictionary()
+        """The check of each index that is on disk, or None once it was looked for there."""
 
     def find(self, served: ServedDeployment) -> Mapping[str, Validity]:
         """Return of each model of a deployment what is known of its measurement; nothing of one that awaits a check."""
@@ -51,6 +61,7 @@ class ValidityChecks:
         is_same = known and (known.change, known.ended) == (index.state.change, ended)
         if known and is_same and known.labelled is labelled and known.joined is joined:
             if at < known.next_search_at:
+                self._save_if_quiet(served, index, scores, known)
                 return known
         elif known and at < known.next_at:
             return known
@@ -79,9 +90,31 @@ class ValidityChecks:
         if not served.can_be_checked(model_id) or self._is_as_measured(served, served.indexes[model_id]):
             return VALID
         if served.find_validity(model_id).is_unchecked:
-            return None
+            return self._load(served, served.indexes[model_id])
         log.error("gallery.not_checked collection=%s model=%s", served.collection, model_id)
         return VALID
+
+    def _load(self, served: ServedDeployment, index: LoadedIndex) -> Validity | None:
+        """Return what was known of an index when the process ended before; None if something has changed since."""
+        if index in self._saved or index.state.vectors < MIN_SAVED_VECTORS:
+            return None
+        self._saved[index] = None
+        scores = served.scores[index.key.model_id]
+        ended = served.faces.count_ended(now()) - scores.calibrated_at_refused_count
+        return load_check(self.snapshots, index, served.faces, Measured.of(served, index, scores, ended))
+
+    def _save_if_quiet(self, served: ServedDeployment, index: LoadedIndex, scores: Scores, checked: Checked) -> None:
+        """Save a check to which nothing is to be added, once nothing has changed for a while."""
+        is_complete = math.isinf(checked.next_search_at) and index.state.vectors >= MIN_SAVED_VECTORS
+        if not is_complete or self._saved.get(index) is checked:
+            return
+        if time.monotonic() - index.last_change_at < MIN_QUIET_SECONDS:
+            return
+        self._saved[index] = checked
+        measured = Measured.of(served, index, scores, checked.ended)
+        self.tasks.start(
+            ("save check", index), partial(save_check, self.snapshots, index, served.faces, measured, checked)
+        )
 
     def _is_as_measured(self, served: ServedDeployment, index: LoadedIndex) -> bool:
         """Whether nothing has changed since the measurement, so that a check would find nothing.

@@ -4,7 +4,7 @@ Its tables of 16 values are looked up in registers, 32 faces at a time ("fast sc
 2015), which is several times faster than computing distances.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 import faiss
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.distances import Distance
-from ml.indexes.common.cells import fit_centroids
+from ml.indexes.common.cells import fit_centroids, move_centroids
 from ml.indexes.common.snapshot_file import Writer
 from ml.types import Ids, Rows
 
@@ -85,13 +85,22 @@ class CompressedLists:
         self._lists.add_with_ids(_pad(rows, self._padding), slots)
         self._sizes = None
 
-    def remove(self, slots: Ids) -> None:
-        """Remove (n,) slots. It reads the ids of all lists, 10 ms for a million faces."""
+    def remove(self, slots: Ids, read_rows: Callable[[Ids], Rows], metric: Distance) -> None:
+        """Remove (n,) slots, but not the last. It reads the ids of all lists, 10 ms for a million faces.
+
+        read_rows: returns the (n, dim) rows of (n,) slots
+        """
         before = self.sizes
         self._lists.remove_ids(faiss.IDSelectorBatch(slots))
         self._sizes = None
-        for block, used in self._last_blocks(np.flatnonzero(self.sizes < before)):
+        cells = np.flatnonzero(self.sizes < before)
+        for block, used in self._last_blocks(cells):
             self._clear(block, used)
+
+        def read_cell(cell: int) -> Rows:
+            return _pad(read_rows(self._list_slots(cell)), self._padding)
+
+        move_centroids(self._lists.quantizer, cells, self.sizes, read_cell, metric)
 
     def search(self, queries: Rows, count: int, m: int, selector: Any) -> Ids:
         """Find roughly the nearest slots of each of (Q, dim) queries in m cells: (Q, count), -1 where there are fewer.
@@ -113,6 +122,11 @@ class CompressedLists:
         cells = self._lists.quantizer.search(_pad(queries, self._padding), m)[1]
         scanned: NDArray[np.int64] = self.sizes[cells].sum(axis=1)
         return scanned
+
+    def _list_slots(self, cell: int) -> Ids:
+        """The slots of the rows in a cell, which is not empty: (n,)."""
+        slots: Ids = faiss.rev_swig_ptr(self._lists.invlists.get_ids(cell), int(self.sizes[cell])).copy()
+        return slots
 
     def _last_blocks(self, cells: Ids) -> Iterator[tuple[NDArray[np.uint8], int]]:
         """Yield the last block of codes of each of these cells that is partly used, and the number of its codes."""

@@ -60,6 +60,11 @@ class RowStore:
             raise WrongShape("ids", "ids that the index holds", f"{len(ids)} of which some are not")
         return self._rows[slots]
 
+    def read_slots(self, slots: Ids) -> Rows:
+        """Return a copy of the (n, dim) rows of (n,) slots."""
+        rows: Rows = self._rows[slots]
+        return rows
+
     def add(self, ids: Ids, rows: Rows) -> Ids:
         """Add (n, dim) rows under (n,) new ids, and return their slots: (n,)."""
         free = np.flatnonzero(self._slot_ids < 0)
