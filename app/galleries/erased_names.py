@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from app.db.tables import Erasure
-from app.galleries.erasures import BEGUN_AT, ERASED, read_until
+from app.galleries.erasures import BEGUN_AT, ERASED, MERGED, read_until
 from app.storage.text_encodings import list_normal_forms, list_text_encodings, unify_forms
 
 UUID = re.compile(rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -31,6 +31,8 @@ class ErasedNames:
     until: rows that were stored later belong to another subject or collection of the same name
     begun_at: a moment after which nobody has read the rows
     faces: ids; subject: the subject's id; names: texts by which faces and subject are called, in every normal form
+    named_until: what was begun later names another subject of the same name, as after a merge; infinite: the erased one
+    subject_created_at: when the subject was created, of one that was merged into the erased one
     """
 
     erasure_id: str
@@ -41,6 +43,8 @@ class ErasedNames:
     subject: str | None
     names: frozenset[str]
     begun_at: float = -math.inf
+    named_until: float = math.inf
+    subject_created_at: float | None = None
 
     @property
     def jobs_until(self) -> float:
@@ -61,6 +65,28 @@ class ErasedNames:
             frozenset(),
             targets.get(BEGUN_AT, -math.inf),
         ).add_names(targets["names"])
+
+    @classmethod
+    def list_of(cls, erasure: Erasure) -> list["ErasedNames"]:
+        """Read the targets of an erasure: what is erased, then each subject that was merged into the erased one before.
+
+        Whoever was enrolled under the id of such a subject after its merge is somebody else.
+        """
+        names = [cls.of(erasure)]
+        for merged in erasure.targets.get(MERGED, ()):
+            one = cls(
+                erasure.id,
+                erasure.collection_id,
+                is_whole=False,
+                until=merged["merged_at"],
+                faces=frozenset(),
+                subject=merged["id"],
+                names=frozenset(),
+                named_until=merged["merged_at"],
+                subject_created_at=merged["created_at"],
+            )
+            names.append(one.add_names(filter(None, (merged["id"], merged["external_id"]))))
+        return names
 
     def add_names(self, names: Iterable[str]) -> "ErasedNames":
         """Return the same with more names."""
@@ -118,7 +144,7 @@ def has_form(text: str, name: str) -> bool:
     return any(form in text for form in forms) and pattern.search(text) is not None
 
 
-@lru_cache(64)
+@lru_cache(1024)
 def _list_forms(name: str) -> tuple[list[str], re.Pattern[str]]:
     """Return the encodings of a name, and what matches them between signs."""
     forms = sorted((form.decode(errors="replace") for form in list_text_encodings(name)), key=len, reverse=True)

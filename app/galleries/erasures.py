@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, func, or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, undefer
 
 from app.db.tables import Collection, Embedding, Erasure, Face, FaceCoordinates, Label, Subject
 from app.db.visibility import ALL_ROWS
@@ -21,6 +21,8 @@ VECTOR_BYTES = 64
 """Of each embedding, its first bytes are kept until they are fingerprinted."""
 ERASED = "(erased)"
 """Replaces what is erased in a text that stays."""
+MERGED = "merged"
+"""The target that lists the subjects that were merged into the one that is erased: see `Subject.merged_subjects`."""
 BEGUN_AT = "begun_at"
 """The target that says when the job of the erasure began, as seconds since 1970."""
 PENDING, SCRUBBED, FINAL = "pending", "scrubbed", "final"
@@ -122,6 +124,7 @@ def describe_erased(
             "files": [[face.image_id, face.number] for face in faces],
             "subject": subject.id if subject else None,
             "subject_pk": subject.pk if subject else None,
+            MERGED: subject.merged_subjects if subject else [],
             "names": sorted(list_names(session, erasure.collection_id, chosen, is_whole) | _name_subject(subject)),
             "texts": sorted(set(_iterate_texts(session, faces, people))),
             "vectors": _read_vector_starts(session, faces),
@@ -160,14 +163,19 @@ def list_names(
 
     with_subjects: also those by which the subjects of the collection are called
     """
-    queries: list[Any] = [select(Face.external_image_id).where(*chosen)]
+    of_faces = select(Face.external_image_id).where(*chosen).execution_options(yield_per=NAMES_PER_BATCH)
+    names = set(session.scalars(of_faces))
     if with_subjects:
-        queries.append(select(Subject.id, Subject.external_id).where(Subject.collection_id == collection))
-    names = set[str | None]()
-    for query in queries:
-        for row in session.execute(query.execution_options(yield_per=NAMES_PER_BATCH)):
-            names.update(row)
+        people = select(Subject.id, Subject.external_id, Subject.merged_subjects)
+        people = people.where(Subject.collection_id == collection).execution_options(yield_per=NAMES_PER_BATCH)
+        for subject_id, external_id, merged in session.execute(people):
+            names.update([subject_id, external_id, *_list_merged_names(merged)])
     return {name for name in names if name}
+
+
+def _list_merged_names(merged: list[Any]) -> list[str]:
+    """List the ids and external ids of merged subjects: see `Subject.merged_subjects`."""
+    return [name for one in merged for name in (one["id"], one["external_id"]) if name]
 
 
 def _name_subject(subject: Subject | None) -> set[str]:
@@ -176,13 +184,15 @@ def _name_subject(subject: Subject | None) -> set[str]:
 
 def _read_subjects(session: Session, faces: Any) -> list[Subject]:
     pks = {face.subject_pk for face in faces} - {None}
-    return list(session.scalars(select(Subject).where(Subject.pk.in_(pks))))
+    people = select(Subject).where(Subject.pk.in_(pks)).options(undefer(Subject.merged_subjects))
+    return list(session.scalars(people))
 
 
 def _iterate_names(faces: Any, people: list[Subject]) -> Iterator[str]:
     """Yield the texts by which the faces and people are called."""
-    named = [person.id for person in people] + [person.external_id for person in people]
-    yield from filter(None, [*named, *(face.external_image_id for face in faces)])
+    for person in people:
+        yield from filter(None, [person.id, person.external_id, *_list_merged_names(person.merged_subjects)])
+    yield from filter(None, [face.external_image_id for face in faces])
 
 
 def _iterate_texts(session: Session, faces: Any, people: list[Subject]) -> Iterator[str]:

@@ -35,7 +35,7 @@ def scrub_queued_evaluations(database: Engine) -> None:
         if not queued:
             return
         pending = select(Erasure).where(Erasure.state == PENDING).order_by(Erasure.id)
-        waiting = [ErasedNames.of(erasure) for erasure in session.scalars(pending)]
+        waiting = [one for erasure in session.scalars(pending) for one in ErasedNames.list_of(erasure)]
     for _ in _scrub_each(database, queued, waiting, _scrub_live_files, *is_queued):
         pass
 
@@ -81,7 +81,7 @@ def _scrub_each(
             continue
         with writing(database) as session:
             row = session.scalar(chosen.with_for_update(of=Evaluation))
-            changed = [] if row is None else [one.erasure_id for one in owners if scrub_files(session, row, one)]
+            changed = set() if row is None else {one.erasure_id for one in owners if scrub_files(session, row, one)}
         yield from changed
 
 
@@ -97,8 +97,8 @@ def _is_of(collection: str) -> ColumnElement[bool]:
 
 
 def _is_about(row: Evaluation, erased: ErasedNames) -> bool:
-    """Whether an evaluation has files of the collection, of a deleted one if it is older than the deletion."""
-    is_older = not erased.is_whole or row.created_at <= erased.until
+    """Whether an evaluation has files of the collection, and is old enough to name what is erased."""
+    is_older = row.created_at <= (erased.until if erased.is_whole else erased.named_until)
     return bool(row.request.get("collection") == erased.collection and row.request.get("files") and is_older)
 
 

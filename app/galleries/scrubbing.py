@@ -12,7 +12,8 @@ from sqlalchemy.orm import InstrumentedAttribute, load_only
 
 from app.db.id_lists import select_ids
 from app.db.session import reading, writing
-from app.db.tables import Deployment, Evaluation, Face, Job, JobItem, Training
+from app.db.subject_ids import list_spellings
+from app.db.tables import Deployment, Evaluation, Face, Job, JobItem, Subject, Training
 from app.galleries.erased_names import TEXT_FIELDS, ErasedNames, scrub
 from app.galleries.erasures import ERASED
 from app.galleries.protocol_files import scrub_ended_evaluations
@@ -171,14 +172,16 @@ def _scrub_columns(database: Engine, group: Sequence[ErasedNames], is_snapshot: 
 def _scrub_folders(database: Engine, erased: ErasedNames) -> int:
     """Erase where photos came from, if a folder had the subject's name, and return their number.
 
-    An import names the subject by the folder, and the face may have been given to somebody else since.
+    An import names the subject by the folder, and the face may have been given to somebody else since: not to one of
+    the same name.
     """
     if erased.is_whole or erased.subject is None:
         return 0
     forms = list_normal_forms(erased.subject.strip())
+    has_name = exists().where(Subject.pk == Face.subject_pk, Subject.id.in_(list_spellings(erased.subject)))
     names_folder = or_(*(Face.external_image_id.contains(form, autoescape=True) for form in forms))
     faces = select(Face.pk, Face.external_image_id).where(
-        Face.collection_id == erased.collection, Face.created_at <= erased.until, names_folder
+        Face.collection_id == erased.collection, Face.created_at <= erased.until, names_folder, ~has_name
     )
     with reading(database) as session:
         pks = [pk for pk, name in session.execute(faces) if erased.is_in_folder(name or "")]
@@ -226,21 +229,26 @@ class ScrubbedColumn:
         """Load only what is needed: the snapshot of a training can hold 100,000 labels."""
         if self.column.class_ is Job:
             return load_only(Job.kind, Job.body, Job.created_at, self.column)
-        return load_only(self.column)
+        if self.column.class_ is Deployment:
+            return load_only(self.column)
+        return load_only(self.column.class_.created_at, self.column)
 
     def _scrub_value(self, row: Any, erased: Sequence[ErasedNames]) -> tuple[Any, list[str]]:
         """Return the scrubbed value, and the ids of the erasures that changed it. Of a job, only those after it do."""
-        value, owners, is_job = getattr(row, self.column.key), list[str](), isinstance(row, Job)
+        value, owners, is_job = getattr(row, self.column.key), dict[str, None](), isinstance(row, Job)
         for one in erased:
-            if is_job and row.created_at > one.jobs_until:
+            if not _may_name(row, one):
                 continue
-            scrubbed = _scrub_whole(self.column, value) if one.is_whole and is_job else scrub(value, one)
+            if self.column is Deployment.history:
+                scrubbed: Any = [move if _is_later(move, one.named_until) else scrub(move, one) for move in value]
+            else:
+                scrubbed = _scrub_whole(self.column, value) if one.is_whole and is_job else scrub(value, one)
             if is_job and self.column.key == Job.body.key and _has_upload(row):
                 scrubbed["path"] = value["path"]
             if scrubbed != value:
-                owners.append(one.erasure_id)
+                owners[one.erasure_id] = None
                 value = scrubbed
-        return value, owners
+        return value, list(owners)
 
     def _write(
         self, database: Engine, changes: Iterable[tuple[Any, Any, list[str]]], erased: Sequence[ErasedNames]
@@ -260,6 +268,19 @@ class ScrubbedColumn:
                     setattr(current, self.column.key, value)
                     written += owners
         return written
+
+
+def _may_name(row: Any, erased: ErasedNames) -> bool:
+    """Whether a row is old enough to name what is erased. A deployment has moves of all times."""
+    if isinstance(row, Deployment):
+        return True
+    return bool(row.created_at <= (erased.jobs_until if isinstance(row, Job) else erased.named_until))
+
+
+def _is_later(move: Any, moment: float) -> bool:
+    """Whether a move in the history of a deployment says that it is later."""
+    at = move.get("at") if isinstance(move, dict) else None
+    return isinstance(at, (int, float)) and at > moment
 
 
 def _has_upload(job: Job) -> bool:

@@ -1,5 +1,6 @@
 """Delete from the rows of a snapshot what was erased in the service, and the files that no row names any more."""
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,15 +40,19 @@ def erase_from_rows(rows: Engine, erased: Sequence[ErasedNames], check: Check) -
 
     A person may have been called otherwise when the snapshot was taken: the names that the deleted rows have are erased
     too. The deleted bytes stay in the file until it is vacuumed. Returns the ids of the erasures that found something.
+    erased: who was merged into an erased subject comes after it
     """
-    counts, known = dict[str, int](), []
+    counts, known, people = Counter[str](), [], defaultdict[str, set[int | None]](set)
     for one in erased:
         check()
         with Session(rows) as session, session.begin():
-            count, names = (_delete_collection if one.is_whole else _delete_people)(session, one)
+            if one.is_whole:
+                count, names = _delete_collection(session, one)
+            else:
+                count, names = _delete_people(session, one, people[one.erasure_id])
         known.append(one.add_names(names))
         with Session(rows) as session, session.begin():
-            counts[one.erasure_id] = count + scrub_live_evaluations(session, known[-1])
+            counts[one.erasure_id] += count + scrub_live_evaluations(session, known[-1])
     items = scrub_job_items(rows, known, check, is_snapshot=True)
     reports = scrub_reports(rows, known, is_snapshot=True)
     return {erasure for erasure, count in counts.items() if count + items[erasure] + reports[erasure]}
@@ -67,12 +72,13 @@ def _delete_collection(session: Session, erased: ErasedNames) -> tuple[int, set[
     return 1, names
 
 
-def _delete_people(session: Session, erased: ErasedNames) -> tuple[int, set[str]]:
+def _delete_people(session: Session, erased: ErasedNames, people: set[int | None]) -> tuple[int, set[str]]:
     """Delete faces by their ids, and the subject; return how many ids and names the deleted rows had, and these.
 
     With the subject go others who have lost all their faces by this: they were merged with it since.
+    people: the pks of whose faces this erasure has deleted, to which those of these faces are added
     """
-    people, names = set[int | None](), set[str | None]()
+    names = set[str | None]()
     for ids in iterate_batches(erased.faces):
         is_erased = (Face.collection_id == erased.collection, Face.face_id.in_(ids))
         for face in session.scalars(select(Face).where(*is_erased)):
@@ -80,14 +86,25 @@ def _delete_people(session: Session, erased: ErasedNames) -> tuple[int, set[str]
             names |= {face.face_id, face.external_image_id}
         session.execute(delete(Face).where(*is_erased))
     if erased.subject is not None:
-        has_face = select(Face.pk).where(Face.subject_pk == Subject.pk).exists()
-        is_same = or_(Subject.id == erased.subject, Subject.pk.in_(people - {None}) & ~has_face)
-        is_older = (Subject.collection_id == erased.collection, Subject.created_at <= erased.until)
-        for subject in session.scalars(select(Subject).where(*is_older, is_same)).all():
+        for subject in session.scalars(select(Subject).where(_is_erased_subject(erased, people - {None}))).all():
             names |= {subject.id, subject.external_id}
             delete_subjects(session, Subject.pk == subject.pk)
     texts = {name for name in names if name}
     return len(texts), texts
+
+
+def _is_erased_subject(erased: ErasedNames, people: set[int | None]) -> ColumnElement[bool]:
+    """Whether a subject goes with this erasure. people: the pks of whose faces it has deleted
+
+    One that was merged is kept if all its faces are left: they were given back to it since.
+    """
+    has_name, has_lost_faces = Subject.id == erased.subject, Subject.pk.in_(people)
+    has_face = select(Face.pk).where(Face.subject_pk == Subject.pk).exists()
+    if erased.subject_created_at is None:
+        is_same = or_(has_name, has_lost_faces & ~has_face) & (Subject.created_at <= erased.until)
+    else:
+        is_same = has_name & (Subject.created_at == erased.subject_created_at) & or_(has_lost_faces, ~has_face)
+    return (Subject.collection_id == erased.collection) & is_same
 
 
 def delete_subjects(session: Session, condition: ColumnElement[bool]) -> None:

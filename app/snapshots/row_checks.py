@@ -6,14 +6,15 @@ columns. The rest is here: choices, and what rows say together.
 
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-from pydantic import TypeAdapter, ValidationError
-from sqlalchemy import Column, Engine, exists, func, select
+from pydantic import BaseModel, FiniteFloat, StringConstraints, TypeAdapter, ValidationError
+from sqlalchemy import Column, Engine, String, exists, func, select, type_coerce
 from sqlalchemy.orm import Session
 
 from app.db.field_types import (
+    NO_NUL,
     LabelPolicy,
     LabelWeights,
     Publication,
@@ -21,6 +22,7 @@ from app.db.field_types import (
     ScheduleHours,
     TimeOfDay,
     Trigger,
+    Word,
 )
 from app.db.tables import (
     Collection,
@@ -30,6 +32,7 @@ from app.db.tables import (
     Face,
     ModelRecord,
     StoredCompensation,
+    Subject,
     TrainingPolicy,
 )
 from app.errors import Invalid
@@ -65,6 +68,15 @@ MALFORMED_ERRORS = (
 """What reading JSON or bytes of another form than expected raises."""
 
 
+class MergedSubject(BaseModel):
+    """A subject that was merged into another: see `Subject.merged_subjects`."""
+
+    id: Word
+    external_id: Annotated[str, StringConstraints(max_length=255, pattern=NO_NUL)] | None
+    created_at: FiniteFloat
+    merged_at: FiniteFloat
+
+
 def check_rows(folder: Path, rows: Engine) -> None:
     """Check that all rows are as the service writes them. Raises Invalid with the table, the row and the column."""
     with Session(rows) as session:
@@ -73,6 +85,7 @@ def check_rows(folder: Path, rows: Engine) -> None:
                 check.run(session)
             for attribute, values in CHOICES.items():
                 _check_choices(session, attribute.property.columns[0], values)
+            _check_merged_subjects(session)
             _check_models(session)
             _check_vectors(session)
             _check_deployments(session)
@@ -92,6 +105,16 @@ def _check_choices(session: Session, column: Column[Any], values: Any) -> None:
             _make_adapter(values).validate_python(value)
         except ValidationError as error:
             refuse_first(session, column, column == value, f"as it should be: {error.errors()[0]['msg']}")
+
+
+def _check_merged_subjects(session: Session) -> None:
+    stored = type_coerce(Subject.merged_subjects, String)
+    merged = select(Subject.pk, Subject.merged_subjects).where(stored != "[]")
+    for pk, value in session.execute(merged.execution_options(yield_per=ROWS_PER_BATCH)):
+        try:
+            _make_adapter(list[MergedSubject]).validate_python(value, strict=True)
+        except ValidationError as error:
+            raise AlteredRow(_column(Subject.merged_subjects), (pk,), "a list of merged subjects") from error
 
 
 def _check_models(session: Session) -> None:

@@ -156,7 +156,7 @@ def _list_pending(session: Session, collection: str | None) -> list[ErasedNames]
     """List what is being erased: jobs and reports may still name it."""
     of_collection = [] if collection is None else [Erasure.collection_id == collection]
     pending = select(Erasure).where(Erasure.state == PENDING, *of_collection)
-    return [ErasedNames.of(erasure) for erasure in session.scalars(pending)]
+    return [one for erasure in session.scalars(pending) for one in ErasedNames.list_of(erasure)]
 
 
 def _list_missing(database: Engine, copied: Engine) -> list[str]:

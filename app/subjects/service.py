@@ -16,6 +16,7 @@ from app.galleries import subjects
 from app.galleries.retention import check_enrolment, check_release, find_end_of_use
 from app.learning.refit import list_models_that_learned
 from app.publishing import pointers
+from app.queue.moments import find_latest_moment
 from app.subjects.schemas import ErasedOut, SubjectIn, SubjectOut, SubjectsOut
 
 
@@ -72,7 +73,7 @@ def describe_subjects(session: Session, subjects: Sequence[Subject]) -> list[Sub
 
 
 def merge_subjects(session: Session, collection: str, subject_id: str, into: str, *, needs_consent: bool) -> SubjectOut:
-    """Move a subject's faces and metadata to the subject `into`, and delete it.
+    """Move a subject's faces and metadata to the subject `into`, and delete it. The kept one records who it was.
 
     The earlier `retain_until` of both holds, and consent that was given to one of them.
     needs_consent: whether the kept subject needs recorded consent
@@ -95,6 +96,7 @@ def merge_subjects(session: Session, collection: str, subject_id: str, into: str
     kept.retain_until = min((u for u in (kept.retain_until, merged.retain_until) if u is not None), default=None)
     if kept.retain_until != retain_until:
         _change_faces(session, locked, kept)
+    kept.absorb(merged, find_latest_moment(session))
     session.delete(merged)
     session.flush()
     return describe_subjects(session, [kept])[0]

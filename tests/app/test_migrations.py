@@ -337,3 +337,19 @@ def test_the_keys_of_people_and_labels_are_not_used_again(old: str) -> None:
             assert connection.execute(text("select pk from labels")).scalar() == 5
     indexes = {index["name"] for index in inspect(open_engine(old)).get_indexes("labels")}
     assert {"labels_of_a_task", "labels_of_a_pair"} <= indexes
+
+
+def test_nobody_was_merged_into_the_people_of_an_earlier_version(old: str) -> None:
+    command.upgrade(make_config(old), "0027")
+    subject = "insert into subjects (pk, collection_id, id, metadata, created_at) values (3, 'c', 'ada', '{}', 1)"
+    with open_engine(old).begin() as connection:
+        connection.execute(text(subject))
+    upgrade_database(old, None)
+    with open_engine(old).begin() as connection:
+        merged = connection.execute(text("select id, merged_subjects from subjects")).all()
+        assert [(subject_id, str(value)) for subject_id, value in merged] == [("ada", "[]")]
+    command.downgrade(make_config(old), "0027")
+    with open_engine(old).begin() as connection:
+        connection.execute(text("update subjects set id = 'eve'"))
+        assert connection.execute(text("select pk, id from subjects")).all() == [(3, "eve")]
+    assert "merged_subjects" not in {column["name"] for column in inspect(open_engine(old)).get_columns("subjects")}

@@ -195,6 +195,23 @@ def test_two_subjects_can_be_merged(service: Service, staff: httpx.Client) -> No
     assert staff.post(f"{BASE}/subjects/ada:merge", json={"into": "none"}).status_code == 404
 
 
+def test_the_kept_subject_records_all_who_were_merged_into_it(service: Service, staff: httpx.Client) -> None:
+    for name in ("ada", "bob", "eve"):
+        staff.put(f"{BASE}/subjects/{name}", json={"external_id": f"{name}-1"}).raise_for_status()
+    with reading(service.resources.database) as session:
+        created_at = {s.id: s.created_at for s in session.scalars(select(Subject))}
+    staff.post(f"{BASE}/subjects/ada:merge", json={"into": "bob"}).raise_for_status()
+    answer = staff.post(f"{BASE}/subjects/bob:merge", json={"into": "eve"}).raise_for_status()
+    assert "ada-1" not in answer.text, "it is not shown"
+    with reading(service.resources.database) as session:
+        merged = session.scalars(select(Subject.merged_subjects)).one()
+    assert [(one["id"], one["external_id"], one["created_at"]) for one in merged] == [
+        ("ada", "ada-1", created_at["ada"]),
+        ("bob", "bob-1", created_at["bob"]),
+    ]
+    assert max(created_at.values()) < merged[0]["merged_at"] < merged[1]["merged_at"]
+
+
 def test_a_merge_keeps_the_limit_of_metadata(staff: httpx.Client) -> None:
     """It had none: a subject into which 150 others were merged had 8 MB."""
     large = {"a": "x" * 40_000}, {"b": "x" * 40_000}, {"a": "y" * 60_000}

@@ -92,7 +92,7 @@ RULES: dict[str, dict[str, str]] = {
         "collection_id": ID, "task": ID, "model_id": ID, "data": NUMBERS,
         "decisions": "names of sources, such as cameras", "faces": "names of sources, such as cameras",
     },
-    "subjects": dict.fromkeys(("collection_id", "id", "external_id", "metadata"), ROW),
+    "subjects": dict.fromkeys(("collection_id", "id", "external_id", "metadata", "merged_subjects"), ROW),
     "tasks": {"name": ID, "description": OURS},
     "training_policies": {
         **dict.fromkeys(("collection_id", "task", "trigger", "at", "publish", "last_training"), ID),

@@ -3,6 +3,7 @@
 import base64
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from sqlalchemy import func, select
@@ -63,7 +64,7 @@ def _choose(resources: Resources) -> tuple[list[ErasedNames], set[str]]:
 
     What waits is scrubbed once at the beginning, and again at its end.
     """
-    chosen, ready, unserved = [], set[str](), dict[str, float]()
+    chosen, ready, unserved = dict[str, list[ErasedNames]](), set[str](), dict[str, float]()
     with reading(resources.database) as session:
         for erasure in _iterate_pending(session):
             targets = erasure.targets
@@ -75,12 +76,12 @@ def _choose(resources: Resources) -> tuple[list[ErasedNames], set[str]]:
             if blocker.name is None:
                 ready.add(erasure.id)
             if blocker.name is None or "counts" not in targets:
-                chosen.append(ErasedNames.of(erasure))
+                chosen[erasure.id] = ErasedNames.list_of(erasure)
             if len(chosen) == MAX_ERASURES:
                 break
     if unserved:
         _store_unserved(resources, unserved)
-    return chosen, ready
+    return list(chain.from_iterable(chosen.values())), ready
 
 
 def _iterate_pending(session: Session) -> Iterator[Erasure]:

@@ -38,7 +38,10 @@ class Collection(Base):
 
 
 class Subject(Base):
-    """A person. `id` is chosen by the client and unique in the collection; `pk` is never used again."""
+    """A person. `id` is chosen by the client and unique in the collection; `pk` is never used again.
+
+    merged_subjects: who was merged into this one, [{"id", "external_id", "created_at", "merged_at"}]: see `absorb`
+    """
 
     __tablename__ = "subjects"
     __table_args__ = (UniqueConstraint("collection_id", "id"), {"sqlite_autoincrement": True})
@@ -49,7 +52,18 @@ class Subject(Base):
     attributes: Mapped[dict[str, Any]] = mapped_column("metadata", MetadataColumn, default=dict)
     consent: Mapped[bool | None]
     retain_until: Mapped[float | None]
+    merged_subjects: Mapped[list[Any]] = mapped_column(default=list, server_default="[]", deferred=True)
     created_at: Mapped[float] = mapped_column(default=now)
+
+    def absorb(self, other: "Subject", merged_at: float) -> None:
+        """Record by which names a subject was known that is merged into this one, and those merged into it before.
+
+        An erasure of this one erases their names too.
+        """
+        merged = {
+            "id": other.id, "external_id": other.external_id, "created_at": other.created_at, "merged_at": merged_at,
+        }  # fmt: skip
+        self.merged_subjects = [*self.merged_subjects, *other.merged_subjects, merged]
 
 
 class Face(Base):

@@ -1,0 +1,295 @@
+"""The erasure of a person erases who was merged into it, and nobody who was enrolled later under the same id."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from alembic import command
+from sqlalchemy import Engine, create_engine, select, update
+from sqlalchemy.orm import Session
+
+from app.collections.service import delete_collection
+from app.db.migrate import make_config
+from app.db.session import reading, writing
+from app.db.tables import (
+    Deployment,
+    Erasure,
+    Evaluation,
+    Face,
+    Job,
+    JobItem,
+    StoredResponse,
+    Subject,
+    Training,
+    now,
+)
+from app.galleries import subjects
+from app.galleries.erased_names import ErasedNames
+from app.queue import jobs
+from app.queue.messages import Evaluate
+from app.resources import Resources
+from app.snapshots.collection_restore import RestoreOptions, restore_collection
+from app.snapshots.manifest import ROWS, SnapshotManifest
+from app.snapshots.reader import check_snapshot
+from app.storage.snapshot_folders import locate_snapshot
+from app.subjects.service import merge_subjects
+from ml.files import hash_file
+from tests.workers.test_erase import context, work
+from tests.workers.test_erasing import erase_subject, read_state, staff, work_until
+from tests.workers.test_kept_snapshots import holds, quiet, take_directly
+from workers.erasing import completion
+from workers.erasing.completion import complete_erasures
+
+__all__ = ["staff"]
+
+ALIAS, FIRST_ALIAS, BADGE = "alias-of-somebody", "first-alias-of-somebody", "a-vermilion-badge"
+EXTERNAL_ID = "personnel-number-550193"
+
+
+def create(resources: Resources, name: str, **values: Any) -> None:
+    with writing(resources.database) as session:
+        session.add(Subject(collection_id="staff", id=name, **values))
+
+
+def merge(resources: Resources, name: str, into: str) -> float:
+    """Merge one subject into another, and return a moment after it."""
+    with writing(resources.database) as session:
+        merge_subjects(session, "staff", name, into, needs_consent=False)
+    return now()
+
+
+def erase(resources: Resources, name: str = "s0") -> Erasure:
+    erasure = erase_subject(resources, name)
+    work_until(resources, lambda: read_state(resources, erasure) == "final")
+    with reading(resources.database) as session:
+        return session.get_one(Erasure, erasure)
+
+
+def list_people(database: Engine) -> list[str]:
+    with Session(database) as session:
+        return sorted(session.scalars(select(Subject.id)))
+
+
+def list_kept_people(resources: Resources, name: str) -> list[str]:
+    """List the subjects of a snapshot, which must be whole."""
+    folder = locate_snapshot(resources.settings.home, name)
+    check_snapshot(folder, quiet)
+    rows = create_engine(f"sqlite:///{folder / SnapshotManifest.read(folder).rows_file}")
+    try:
+        return list_people(rows)
+    finally:
+        rows.dispose()
+
+
+def test_who_was_merged_into_an_erased_person_is_erased_from_earlier_snapshots(staff: Resources) -> None:
+    create(staff, FIRST_ALIAS, external_id=EXTERNAL_ID, attributes={"badge": BADGE})
+    create(staff, ALIAS, external_id=ALIAS)
+    take_directly(staff, "before", "staff")
+    merge(staff, FIRST_ALIAS, ALIAS)
+    take_directly(staff, "between", "staff")
+    merge(staff, ALIAS, "s0")
+    take_directly(staff, "after", "staff")
+    folders = [locate_snapshot(staff.settings.home, name) for name in ("before", "between", "after")]
+    assert all(holds(folder, FIRST_ALIAS.encode()) for folder in folders)
+    create(staff, FIRST_ALIAS, attributes={"floor": 3})
+    take_directly(staff, "later", "staff")
+    erasure = erase(staff)
+    assert [list_kept_people(staff, name) for name in ("before", "between", "after")] == [["s1"]] * 3
+    for text in (ALIAS, FIRST_ALIAS, EXTERNAL_ID, BADGE):
+        assert not any(holds(folder, text.encode()) for folder in folders)
+    assert list_kept_people(staff, "later") == sorted([FIRST_ALIAS, "s1"]), "somebody else of that id"
+    assert list_people(staff.database) == sorted([FIRST_ALIAS, "s1"])
+    assert (erasure.targets, erasure.contents["removed"]["snapshots_rewritten"]) == ({}, 4)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_somebody_of_the_same_id_who_was_merged_into_another_before_is_kept_in_snapshots(staff: Resources) -> None:
+    create(staff, ALIAS)
+    take_directly(staff, "before", "staff")
+    merge(staff, ALIAS, "s1")
+    create(staff, ALIAS)
+    merge(staff, ALIAS, "s0")
+    erase(staff)
+    assert list_kept_people(staff, "before") == [ALIAS, "s1"]
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("given_back", [0, 1, 2])
+def test_a_merged_person_is_kept_in_snapshots_only_if_all_faces_were_given_back(
+    staff: Resources, given_back: int
+) -> None:
+    take_directly(staff, "before", "staff")
+    with reading(staff.database) as session:
+        faces = session.scalars(select(Face.pk).join(Subject, Subject.pk == Face.subject_pk).where(Subject.id == "s1"))
+        chosen = faces.all()[:given_back]
+    merge(staff, "s1", "s0")
+    create(staff, "s1")
+    with writing(staff.database) as session:
+        again = subjects.get_subject(session, "staff", "s1").pk
+        named = {"subject_pk": again, "external_image_id": "s1/1.png"}
+        session.execute(update(Face).where(Face.pk.in_(chosen)).values(**named))
+    erase(staff)
+    assert list_kept_people(staff, "before") == ["s1"] * (given_back == 2)
+    with reading(staff.database) as session:
+        assert session.scalars(select(Face.external_image_id)).all() == ["s1/1.png"] * given_back
+
+
+def store_texts(resources: Resources, *moments: float) -> None:
+    """Store an answer, failed items of an import, reports and a protocol file that name the alias, at each moment."""
+    named, request = {"subject": ALIAS}, {"collection": "staff"}
+    files = [{"name": "pairs.txt", "text": f"1\n{ALIAS}\t1\t2\n"}]
+    with writing(resources.database) as session:
+        for number, at in enumerate(moments):
+            values = {"created_at": at, "state": "succeeded"}
+            body = request | {"path": f"/photos/{ALIAS}"}
+            imported = Job(kind="import", body=body, result=named, problem=named, **values)
+            session.add(imported)
+            session.flush()
+            waiting = jobs.enqueue(session, Evaluate(evaluation=f"e{number}"))
+            waiting.not_before = at + 3_600
+            session.add_all(
+                [
+                    JobItem(job_id=imported.id, number=0, name=f"{ALIAS}/1.png", state="failed", detail={}),
+                    Training(request=request, report=named, curve=[named], created_at=at),
+                    Evaluation(request=request, report=named, created_at=at),
+                    Evaluation(
+                        id=f"e{number}", request=request | {"files": files}, job_id=waiting.id, created_at=at
+                    ),
+                    StoredResponse(
+                        key_id="k", idempotency_key=str(number), fingerprint="", status=200, collection="staff",
+                        headers={"location": f"/v1/collections/staff/subjects/{ALIAS}"}, body=b"{}", created_at=at,
+                    ),
+                ]
+            )  # fmt: skip
+        deployment = session.scalars(select(Deployment).where(Deployment.collection_id == "staff")).one()
+        deployment.history = [{"at": at, "reason": f"finds {ALIAS} better"} for at in moments]
+
+
+def read_texts(resources: Resources) -> list[Sequence[Any]]:
+    """Read what names the alias: of each kind a list in the order of the moments."""
+    is_import, has_files = Job.kind == "import", Evaluation.id.in_(["e0", "e1"])
+    columns = [
+        select(Job.body).where(is_import).order_by(Job.id),
+        select(Job.result).where(is_import).order_by(Job.id),
+        select(Job.problem).where(is_import).order_by(Job.id),
+        select(JobItem.name).order_by(JobItem.job_id),
+        select(Training.report).order_by(Training.created_at),
+        select(Training.curve).order_by(Training.created_at),
+        select(Evaluation.report).where(~has_files).order_by(Evaluation.created_at),
+        select(Evaluation.request).where(has_files).order_by(Evaluation.id),
+        select(StoredResponse.headers).order_by(StoredResponse.idempotency_key),
+    ]
+    with reading(resources.database) as session:
+        history = session.scalars(select(Deployment.history).where(Deployment.collection_id == "staff")).one()
+        return [*([str(value) for value in session.scalars(column)] for column in columns), [str(m) for m in history]]
+
+
+def test_texts_of_before_a_merge_lose_the_merged_id_and_those_of_later_keep_it(staff: Resources) -> None:
+    create(staff, ALIAS)
+    before = now()
+    after = merge(staff, ALIAS, "s0")
+    create(staff, ALIAS)
+    store_texts(staff, before, after)
+    assert [[ALIAS in text for text in texts] for texts in read_texts(staff)] == [[True, True]] * 10
+    erasure = erase_subject(staff)
+    work(staff)
+    work_until(staff, lambda: read_state(staff, erasure) == "final")
+    assert [[ALIAS in text for text in texts] for texts in read_texts(staff)] == [[False, True]] * 10
+    with reading(staff.database) as session:
+        removed = session.get_one(Erasure, erasure).contents["removed"]
+        assert subjects.get_subject(session, "staff", ALIAS).id == ALIAS
+    assert (removed["answers"], removed["job_items"]) == (1, 1)
+    assert removed["reports"] == 7, "body, result, problem, report, curve, report, history"
+
+
+def test_a_row_that_names_both_is_counted_once(staff: Resources) -> None:
+    create(staff, ALIAS)
+    with writing(staff.database) as session:
+        session.add(Training(request={"collection": "staff"}, report={"subjects": [ALIAS, "s0", "s1"]}))
+    merge(staff, ALIAS, "s0")
+    assert erase(staff).contents["removed"]["reports"] == 1
+    with reading(staff.database) as session:
+        assert session.scalars(select(Training.report)).one() == {"subjects": ["(erased)", "(erased)", "s1"]}
+
+
+def test_the_receipt_recognises_the_names_of_who_was_merged(staff: Resources) -> None:
+    create(staff, ALIAS, external_id=EXTERNAL_ID)
+    merge(staff, ALIAS, "s0")
+    erasure = erase_subject(staff)
+    with reading(staff.database) as session:
+        targets = session.get_one(Erasure, erasure).targets
+    assert {ALIAS, EXTERNAL_ID} <= set(targets["texts"])
+    assert {ALIAS, EXTERNAL_ID}.isdisjoint(targets["names"]), "they are names of somebody else after the merge"
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_the_erasures_that_are_completed_together_are_counted_and_not_their_names(
+    staff: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(completion, "MAX_ERASURES", 2)
+    for name in ("a", "b", "c"):
+        create(staff, name)
+    for name in ("d", "e", "f"):
+        create(staff, name)
+        merge(staff, name, "a")
+    erasures = [erase_subject(staff, name) for name in ("a", "b", "c")]
+    with writing(staff.database) as session:
+        for row in session.scalars(select(Erasure)):
+            files = {"photos": 0, "crops": 0, "descriptors": 0}
+            row.targets = row.targets | {"removed_files": files, "fingerprints": {}, "unserved_at": now()}
+    complete_erasures(context(staff))
+    assert [read_state(staff, erasure) == "pending" for erasure in erasures] == [False, False, True]
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_an_erasure_that_an_earlier_version_has_recorded_names_nobody_merged(staff: Resources) -> None:
+    erasure = erase_subject(staff)
+    with writing(staff.database) as session:
+        row = session.get_one(Erasure, erasure)
+        row.targets = {name: value for name, value in row.targets.items() if name != "merged"}
+        assert ErasedNames.list_of(row) == [ErasedNames.of(row)]
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_deleted_collection_takes_the_names_of_merged_people_along(staff: Resources) -> None:
+    create(staff, ALIAS)
+    with writing(staff.database) as session:
+        session.add(Training(request={"collection": "staff"}, report={"subjects": [ALIAS, "another"]}))
+    merge(staff, ALIAS, "s0")
+    with writing(staff.database) as session:
+        delete_collection(session, "staff")
+    with reading(staff.database) as session:
+        [erasure] = session.scalars(select(Erasure.id))
+    work_until(staff, lambda: read_state(staff, erasure) == "final")
+    with reading(staff.database) as session:
+        assert session.scalars(select(Training.report)).one() == {"subjects": ["(erased)", "another"]}
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_restored_person_still_records_who_was_merged(staff: Resources) -> None:
+    create(staff, ALIAS, external_id=EXTERNAL_ID)
+    merge(staff, ALIAS, "s0")
+    folder = take_directly(staff, "after", "staff")
+    erase(staff, "s1")
+    options = RestoreOptions(new_face_ids=True)
+    restore_collection(staff.database, staff.settings.home, folder, "staff", "copy", quiet, options)
+    with reading(staff.database) as session:
+        [source, copy] = session.scalars(select(Subject).where(Subject.id == "s0").order_by(Subject.pk))
+        assert source.merged_subjects == copy.merged_subjects
+        assert [merged["id"] for merged in copy.merged_subjects] == [ALIAS]
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_snapshot_of_an_earlier_version_is_restored_and_erased_from(staff: Resources) -> None:
+    create(staff, ALIAS)
+    folder = take_directly(staff, "before", "staff")
+    command.downgrade(make_config(f"sqlite:///{folder / ROWS}"), "0027")
+    manifest = SnapshotManifest.read(folder)
+    replace(manifest, schema="0027", rows_sha256=hash_file(folder / ROWS)).write(folder)
+    merge(staff, ALIAS, "s0")
+    erase(staff)
+    assert list_kept_people(staff, "before") == ["s1"]
+    options = RestoreOptions(new_face_ids=True)
+    restored = restore_collection(staff.database, staff.settings.home, folder, "staff", "copy", quiet, options)
+    assert restored.faces == 2
