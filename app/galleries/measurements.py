@@ -18,6 +18,7 @@ class Measurement:
     change, named_faces, last_face: None if an earlier version measured it; labelled_faces: named by labels alone
     last_face: the largest pk of the faces; refused_faces: might not be used then; joined_people: people and distractors
     whom labels had joined to somebody else
+    learned_change: see `LearnedGallery.learned_change`
     people: with a name; None if an earlier version measured it; subjects: those who might be searched for
     """
 
@@ -35,6 +36,7 @@ class Measurement:
     joined_people: int = 0
     people: int | None = None
     subjects: int = 0
+    learned_change: int | None = None
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Self:
@@ -50,6 +52,7 @@ class Measurement:
             joined_people=int(stored.get("joined_people", 0)),
             people=None if stored.get("people") is None else int(stored["people"]),
             subjects=int(stored.get("subjects", 0)),
+            learned_change=None if stored.get("learned_change") is None else int(stored["learned_change"]),
             change=None if stored.get("change") is None else int(stored["change"]),
             curve=tuple(OperatingPoint(**point) for point in stored.get("curve", ())),
             open_set=OpenSetCalibration.from_dict(open_set["calibration"]) if open_set else None,

@@ -37,6 +37,7 @@ class Scores:
     calibrated_at_people_count, calibrated_at_subject_count: see `Measurement.people` and `subjects`
     calibrated_at_change, calibrated_at_face: the collection's last change, and the largest pk of its faces, by then;
         None: not known
+    learned_change: see `Measurement.learned_change`
     curve: recall and latency by rising m; empty if it was not measured
     candidates: how many faces a second stage ranks; None: the index has one stage, or none was measured
     open_set: how strangers score against this gallery; None: only pairs were measured
@@ -55,6 +56,7 @@ class Scores:
     calibrated_at_subject_count: int = 0
     calibrated_at_change: int | None = None
     calibrated_at_face: int | None = None
+    learned_change: int | None = None
     curve: tuple[OperatingPoint, ...] = ()
     default_fpir: float = DEFAULT_FPIR
     open_set: OpenSetCalibration | None = None
@@ -86,6 +88,7 @@ class Scores:
             calibrated_at_subject_count=measured.subjects,
             calibrated_at_change=measured.change,
             calibrated_at_face=measured.last_face,
+            learned_change=measured.learned_change,
             curve=measured.curve,
             default_fpir=default_fpir,
             open_set=open_set,

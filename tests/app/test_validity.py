@@ -455,26 +455,38 @@ def test_a_measurement_that_fails_is_made_again(
     assert failures == [how]
 
 
-def test_a_hub_of_a_model_that_was_trained_here_stays_one(resources: Resources) -> None:
+@pytest.mark.parametrize("how", ["here", "restored", "same photos"])
+def test_a_hub_of_a_model_that_was_trained_here_stays_one(resources: Resources, how: str) -> None:
+    """Or in the collection of which this one is a copy, by a restore or by its photos."""
     rows, names = people(PEOPLE, PHOTOS, dim=DIM, spread=0.5)
     own = GalleryWriter(resources).make(MODEL)
     own.add({MODEL.id: rows}, names)
     kept = gallery_calibration.measure_gallery(resources, "staff", "identity", MODEL)["open_set"]["calibration"]
     kept |= {"strangers": [searches | {"source": "held-out"} for searches in kept["strangers"]]}
-    learned = {"training": "t", "changes": {"staff": 1}, "open_set": {"identity": kept}}
+    home = "staff" if how == "here" else "old"
+    learned = {"training": "t", "collection": home, "changes": {home: 1}, "open_set": {"identity": kept}}
     model = replace(make_model("m-learned", dim=DIM), provenance=learned)
+    if how == "same photos":
+        GalleryWriter(resources, home).make(MODEL).add({MODEL.id: rows}, names)
     with writing(resources.database) as session:
+        if how == "restored":
+            session.get_one(Collection, "staff").copied_from = [home]
+        elif how == "same photos":
+            for face in session.scalars(select(Face)):
+                face.image_id = f"photo-{(face.pk - 1) % len(rows)}"
         resources.models.keep(session, model)
         session.execute(update(Embedding).values(model_id=model.id))
     own.point(champion=model.id)
     with open_engine(resources) as engine:
 
         def read_hubs() -> tuple[int, frozenset[int]]:
-            [served] = engine.registry.all()
+            served = engine.registry.get(("staff", "identity"))
+            assert served is not None
             return served.scores[model.id].calibrated_at_count, served.find_validity(model.id).hubs
 
         count = PEOPLE * PHOTOS
-        wait_for(lambda: bool(engine.registry.all()) and read_hubs()[0] == count, 30)
+        wait_for(lambda: engine.registry.get(("staff", "identity")) is not None, 30)
+        wait_for(lambda: read_hubs()[0] == count, 30)
         own.add({model.id: MIDDLE}, ["hub"])
         hub = owner_of(own, own.pks[-1])
         wait_for(lambda: read_hubs() == (count, frozenset([hub])))

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from app.db.session import snapshot, writing
 from app.db.tables import Collection, Deployment, now
 from app.errors import NotFound
-from app.galleries.learned_collections import OPEN_SET_ELSEWHERE, list_learned_changes
+from app.galleries.learned_collections import OPEN_SET_ELSEWHERE
 from app.galleries.measurements import DEFAULT_FMR
 from app.resources import Resources
 from app.serving import index_builder
@@ -55,7 +55,8 @@ def measure_gallery(resources: Resources, collection: str, task: str, model: Mod
     None, "cells": p, "curve": [{m, recall, fraction, ms}], "faces", "named_faces": of these, "labelled_faces": of
     these, by labels alone, "refused_faces", "joined_people", "people", "subjects": see `Measurement`, "change": the
     last one of the collection by then, "last_face": the largest pk, "index": its name, "measured_at", "compensation":
-    version of the source compensation that corrected the embeddings, "seen_share": see `estimate_seen_share`}
+    version of the source compensation that corrected the embeddings, "seen_share": see `estimate_seen_share`,
+    "learned_change": see `LearnedGallery`}
 
     For an index with two stages there are also "candidates", which the second stage ranks, and "candidate_curve":
     [{candidates, recall_at_1, recall, ms}].
@@ -212,6 +213,7 @@ def _measure_index(
         "measured_at": now(),
         "compensation": loaded.key.compensation,
         "seen_share": learned.gallery.seen_share,
+        "learned_change": learned.gallery.learned_change,
     }
 
 
@@ -288,11 +290,6 @@ def _judge_by_held_out(calibration: Calibration, loaded: LoadedIndex, effect: Co
     impostors = unseen.impostors.carried_over(carry) if carry else unseen.impostors
     joined = impostors.join_strictest(calibration.impostors)
     return replace(unseen, impostors=joined if carry or not effect else joined.without_evidence())
-
-
-def find_training_change(model: Model, key: IndexKey) -> int | None:
-    """Return the change up to which the model has learned from this collection; None if it has not."""
-    return list_learned_changes(model.provenance).get(key.collection)
 
 
 def fit_gallery_pairs(

@@ -35,21 +35,27 @@ class LearnedGallery:
         strangers; None: of all that it has learned from
     distractors: (n,) pks of distractors that it may have learned from: those whose photos it knows from elsewhere, and
         those that may not have been distractors when it was trained here; None: of all that it has learned from
-    is_trained_here: whether the gallery counts as one that it was trained in
+    learned_change: the change after which faces of the gallery may be new to the model, 0 if all may be; None: the
+        gallery does not count as one that it was trained in
     seen_share: of the people here, whom it has learned from elsewhere: see `estimate_seen_share`; None: not known
     """
 
     listed: Ids
     lists_unlearned: bool
     home_faces: Ids | None
-    is_trained_here: bool
+    learned_change: int | None
     seen_share: float | None = None
     distractors: Ids | None = None
+
+    @property
+    def is_trained_here(self) -> bool:
+        """Whether the gallery counts as one that the model was trained in."""
+        return self.learned_change is not None
 
     def with_seen(self, share: float | None) -> "LearnedGallery":
         """Return the same, or all as learned, where the model knows so many of the people from elsewhere."""
         if is_copy(share):
-            return LearnedGallery(np.empty(0, np.int64), True, None, True, share)
+            return LearnedGallery(np.empty(0, np.int64), True, None, 0, share)
         return replace(self, seen_share=share)
 
     def find_learned(self, ids: Ids) -> NDArray[np.bool_]:
@@ -107,14 +113,15 @@ def read_learned_gallery(
     home_faces = None if home in here else photos.find_faces([home])
     if not own:
         faces = photos.find_faces(others)
-        return LearnedGallery(faces, False, home_faces, _is_copy(session, key, len(faces)))
-    is_changed = Face.change > max(learned[name] for name in own)
+        return LearnedGallery(faces, False, home_faces, 0 if _is_copy(session, key, len(faces)) else None)
+    learned_change = max(learned[name] for name in own)
+    is_changed = Face.change > learned_change
     is_distractor = Face.role == DISTRACTOR
     distractors = np.union1d(photos.read_faces(is_distractor & is_changed), photos.find_faces(others, is_distractor))
-    all_learned = LearnedGallery(np.empty(0, np.int64), True, home_faces, True)
+    all_learned = LearnedGallery(np.empty(0, np.int64), True, home_faces, learned_change)
     created_at = model.provenance.get(COLLECTIONS_CREATED_AT, {}).get(key.collection, key.collection_created_at)
     if created_at != key.collection_created_at:
-        return all_learned
+        return replace(all_learned, learned_change=0)
     if record is None:
         return replace(all_learned, distractors=distractors)
     is_later = (Face.created_at > record.created_at) & is_changed

@@ -5,7 +5,6 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Self
 
-from app.serving.calibration.gallery_calibration import find_training_change
 from app.serving.calibration.open_set_measurement import REPORTED_FPIRS
 from app.serving.deployments import ServedDeployment
 from app.serving.loaded_index import LoadedIndex
@@ -21,7 +20,8 @@ class Measured:
     change: the collection's last change by then; faces: their number
     last_face: their largest pk; 0 if not known: all that have changed since count as others
     people: how many with a name, 0 if not known
-    trained_at: the change up to which the model has learned from this collection; None if it has not
+    trained_at: the change up to which the model has learned from this gallery, 0 if that is not known; None if it has
+        not
     levels: the thresholds; rule: how people are scored; labelled: face without a name -> who labels say that it is
     is_labelled_alike: whether as many faces had names by labels alone
     joined: whom labels join now: see `ServedConstraints.joined_people`
@@ -58,7 +58,7 @@ class Measured:
             scores.calibrated_at_count,
             scores.calibrated_at_face or 0,
             scores.calibrated_at_people_count or 0,
-            find_training_change(index.model, index.key),
+            scores.learned_change,
             levels,
             scores.rule,
             labelled,

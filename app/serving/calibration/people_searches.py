@@ -100,7 +100,8 @@ def search_measured(
 ) -> GallerySearch:
     """Search for people of the measured gallery as if they were strangers.
 
-    If people may have lost the next person, who kept them from being named, the gallery as it is now is searched, too.
+    If people may have lost the next person, who kept them from being named, the gallery as it is now is searched, too;
+    and so is one that the model has learned from elsewhere: who has come since counts as learned there.
 
     measured_joined: whom labels joined when it was measured
     """
@@ -109,7 +110,8 @@ def search_measured(
     kept = _find_measured_faces(session, installation_key, index, measured, faces.usable)
     former, owners, searched = faces.find_people(kept, faces.everybody.join(dict(measured_joined)))
     probes = StrangerProbes.draw(searched, former, owners, faces.limit_probes())
-    named_often, exceeds_rates = _search_for_everybody(faces, measured) if losses else (frozenset[int](), False)
+    is_due = bool(losses) or measured.trained_at == 0
+    named_often, exceeds_rates = _search_for_everybody(faces, measured) if is_due else (frozenset[int](), False)
     ended = time.monotonic()
     return GallerySearch(probes, losses, named_often, exceeds_rates, ended + REST_RATIO * (ended - started))
 
