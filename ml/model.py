@@ -80,8 +80,9 @@ class Recipe:
 
 
 def _options(spec: Spec) -> list[tuple[str, object]]:
-    """The options that affect the values. The path of a manifest does not: the descriptor's version identifies it."""
-    ignored = {"manifest", "pin"} if "manifest" in spec.options else set[str]()
+    """The options that affect the values. The path of a file does not: the descriptor's version identifies it."""
+    paths = {"manifest", "vocabulary"} & spec.options.keys()
+    ignored = {*paths, "pin"} if paths else set[str]()
     return sorted((name, value) for name, value in spec.options.items() if name not in ignored)
 
 

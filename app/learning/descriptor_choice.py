@@ -10,6 +10,7 @@ from app.errors import Invalid
 from app.learning.component_options import check_options
 from app.learning.plan import ComponentChoice
 from app.learning.training_request import TrainingRequest
+from app.storage.recognisers.component_files import find_descriptor_files, find_files
 from app.storage.recognisers.manifests import list_registered
 from ml.descriptors.common.crop_descriptors import list_crop_descriptors
 from ml.descriptors.common.file_backed import manifest_types
@@ -28,17 +29,26 @@ def choose_descriptors(
         raise Invalid("send descriptor or descriptors, not both")
     requested = request.descriptors or ([request.descriptor] if request.descriptor else [])
     if not requested:
-        return _read_serving(session, request.collection, task)
+        return _read_serving(session, settings, request.collection, task)
     choices = (ComponentChoice(name=one) if isinstance(one, str) else one for one in requested)
     return [_resolve(settings, choice) for choice in choices]
 
 
-def _read_serving(session: Session, collection: str, task: str) -> list[ComponentChoice]:
+def _read_serving(session: Session, settings: Settings, collection: str, task: str) -> list[ComponentChoice]:
     """Return the champion's descriptors, so that a training changes only the metric."""
     deployment = session.get(Deployment, (collection, task)) or session.get(Deployment, (collection, "identity"))
     champion = session.get(ModelRecord, deployment.champion) if deployment else None
-    descriptors = champion.manifest["descriptors"] if champion else [{"name": "lbp"}]
-    return [ComponentChoice(**descriptor) for descriptor in descriptors]
+    return read_descriptors(champion, settings) if champion else [ComponentChoice(name="lbp")]
+
+
+def read_descriptors(model: ModelRecord, settings: Settings) -> list[ComponentChoice]:
+    """Return the descriptors of a model, with the paths at which this home has their files."""
+    return [ComponentChoice(**one) for one in find_descriptor_files(model.manifest, settings.home)]
+
+
+def locate_files(descriptors: Iterable[ComponentChoice], settings: Settings) -> list[ComponentChoice]:
+    """Return descriptors that were stored in a row, with the paths at which this home has their files."""
+    return [ComponentChoice(name=one.name, options=find_files(one.options, settings.home)) for one in descriptors]
 
 
 def _resolve(settings: Settings, choice: ComponentChoice) -> ComponentChoice:

@@ -43,7 +43,7 @@ def make_plan(session: Session, settings: Settings, request: TrainingRequest) ->
         index=_resolve_index(request),
     )
     if request.start_from is not None:
-        plan = continue_from_model(session, plan, request)
+        plan = continue_from_model(session, settings, plan, request)
     external = read_external(plan.model_dump())
     for collection in plan.collections:
         check_external_suits(session, get_collection(session, collection), external, "the training")

@@ -2,9 +2,11 @@
 
 from sqlalchemy.orm import Session
 
+from app.config import Settings
 from app.db.tables import Deployment, ModelRecord
 from app.errors import Invalid, NotFound
-from app.learning.plan import ComponentChoice, Plan
+from app.learning.descriptor_choice import read_descriptors
+from app.learning.plan import Plan
 from app.learning.training_request import TrainingRequest
 from ml import registry
 from ml.embedders.base import Embedder
@@ -12,7 +14,7 @@ from ml.embedders.base import Embedder
 SERVING = "serving"
 
 
-def continue_from_model(session: Session, plan: Plan, request: TrainingRequest) -> Plan:
+def continue_from_model(session: Session, settings: Settings, plan: Plan, request: TrainingRequest) -> Plan:
     """Return the plan with the descriptors and the dim of the model to continue from. Raises NotFound, Invalid."""
     methods = [name for name in registry.names("embedders") if _can_continue(name)]
     if plan.method not in methods:
@@ -29,7 +31,7 @@ def continue_from_model(session: Session, plan: Plan, request: TrainingRequest) 
     if request.descriptor or request.descriptors or requested_dim != dim:
         size = "" if dim is None else f", dim {dim}"
         raise Invalid(f"leave out dim and descriptors: the training uses those of {model.id}{size}")
-    descriptors = tuple(ComponentChoice(**d) for d in model.manifest["descriptors"])
+    descriptors = tuple(read_descriptors(model, settings))
     plan = plan.model_copy(update={"descriptors": descriptors, "start_from": model.id})
     if dim is None and "dim" in plan.options:  # a method without a dim: the embedding may be as wide as the descriptors
         dim = min(plan.options["dim"], plan.recipe.dim)

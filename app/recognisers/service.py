@@ -1,6 +1,7 @@
 """List recognisers, and let a collection use one."""
 
 from collections import defaultdict
+from pathlib import Path
 
 from fastapi import Response
 from sqlalchemy import select
@@ -19,6 +20,7 @@ from app.resources import Resources
 from app.storage.blob_store import Blobs
 from app.storage.recognisers.builtin_models import ensure_model
 from app.storage.recognisers.catalogue import Recogniser, find_recogniser, list_recognisers, name_recogniser
+from app.storage.recognisers.component_files import find_descriptor_files
 from ml import registry
 
 MAX_CHECKED_FACES = 1000
@@ -27,15 +29,16 @@ MAX_CHECKED_FACES = 1000
 def list_recognisers_in_use(session: Session, resources: Resources) -> RecognisersOut:
     """List all recognisers, each with the collections that it serves."""
     known = list_recognisers(resources.settings)
-    serves = _find_collections_served(session, known)
+    serves = _find_collections_served(session, known, resources.settings.home)
     return RecognisersOut(recognisers=[RecogniserOut.of(entry, serves[entry.name]) for entry in known])
 
 
-def _find_collections_served(session: Session, known: list[Recogniser]) -> dict[str | None, list[str]]:
+def _find_collections_served(session: Session, known: list[Recogniser], home: Path) -> dict[str | None, list[str]]:
     champions = select(Deployment.collection_id, Deployment.champion).where(Deployment.task == BUILT_IN_TASK)
     rows = session.execute(champions.order_by(Deployment.collection_id)).all()
     models = select(ModelRecord).where(ModelRecord.id.in_({row.champion for row in rows}))
-    names = {m.id: name_recogniser(m.manifest["descriptors"], known) for m in session.scalars(models)}
+    descriptors = {m.id: find_descriptor_files(m.manifest, home) for m in session.scalars(models)}
+    names = {model: name_recogniser(of_model, known) for model, of_model in descriptors.items()}
     serves: dict[str | None, list[str]] = defaultdict(list)
     for collection, champion in rows:
         serves[names[champion]].append(collection)

@@ -33,6 +33,7 @@ from app.snapshots.rows import (
     reserve_numbers,
 )
 from app.storage.blob_store import Blobs
+from app.storage.recognisers.component_files import list_vocabularies
 
 FACES_PER_STATEMENT = 500
 NUMBERED_ELSEWHERE = {(Removal.__tablename__, "face_pk"): Face.__tablename__}
@@ -70,7 +71,7 @@ def restore_collection(
     """
     options = options or RestoreOptions()
     with open_snapshot(folder) as opened:
-        models = _find_models(opened, collection)
+        models, vocabularies = _find_models(opened, collection)
         with writing(database) as session:
             _check_free(session, opened, collection, name, options)
             models -= set(session.scalars(select(ModelRecord.id)))
@@ -79,7 +80,8 @@ def restore_collection(
             session.flush()
             reserved_at = reserved.created_at
         try:
-            files = restore_files(home, _select_files(database, opened, collection, models, report), {collection: name})
+            names = {*list_model_folders(models), *vocabularies}
+            files = restore_files(home, _select_files(database, opened, collection, names, report), {collection: name})
             with writing(database) as session:
                 _release(session, name, reserved_at)
                 with refuse_unfit_rows(folder):
@@ -107,21 +109,26 @@ def check_unchanged(opened: OpenedSnapshot) -> None:
         raise Busy("something was erased from the snapshot while it was restored; restore it again")
 
 
-def _find_models(opened: OpenedSnapshot, collection: str) -> set[str]:
-    """Return the ids of the models that the collection needs. Raises NotFound if there is no such collection."""
+def _find_models(opened: OpenedSnapshot, collection: str) -> tuple[set[str], set[str]]:
+    """Return the ids of the models that the collection needs, and the names of their vocabularies.
+
+    Raises NotFound if there is no such collection.
+    """
     with Session(opened.rows) as rows:
         if rows.get(Collection, collection) is None:
             held = ", ".join(rows.scalars(select(Collection.id).order_by(Collection.id)))
             raise NotFound(f"{opened.folder} has no collection {collection!r}; it has: {held or 'none'}")
-        return find_models(rows, collection)
+        models = find_models(rows, collection)
+        manifests = rows.scalars(select(ModelRecord.manifest).where(ModelRecord.id.in_(models)))
+        return models, {*list_vocabularies(manifests)}
 
 
 def _select_files(
-    database: Engine, opened: OpenedSnapshot, collection: str, models: set[str], report: Report
+    database: Engine, opened: OpenedSnapshot, collection: str, names: set[str], report: Report
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield the files of the collection and of these models. Raises Invalid, Busy."""
+    """Yield the files of the collection, and the models and vocabularies of these names. Raises Invalid, Busy."""
     try:
-        yield from select_collection_files(opened, collection, set(list_model_folders(models)), report)
+        yield from select_collection_files(opened, collection, names, report)
     except Invalid:
         check_unchanged(opened)
         if is_being_rewritten(opened.folder) and _has_pending_erasures(database):

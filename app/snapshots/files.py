@@ -9,17 +9,21 @@ from pathlib import Path
 from app.errors import Invalid, NotFound
 from app.snapshots.blanks import BLANKED, BLANKING
 from app.storage.blob_store import Blobs
+from app.storage.recognisers.component_files import VOCABULARIES, VOCABULARY_FILE
 from ml.files import hash_bytes, sync_path
 
 BLOBS, MODELS, RECOGNISERS = "blobs", "models", "recognisers"
 MAX_NAMED_FILES = 5
-PATH_PARTS = {BLOBS: 3, MODELS: 3, RECOGNISERS: 2}
+PATH_PARTS = {BLOBS: 3, MODELS: 3, RECOGNISERS: 2, VOCABULARIES: 2}
 """Kind of a file -> the least number of parts of its path."""
 
 
 @dataclass(frozen=True)
 class SnapshotFile:
-    """A file in the tar. path: blobs/<collection>/<name>, models/<id>/<name> or recognisers/<name>"""
+    """A file in the tar.
+
+    path: blobs/<collection>/<name>, models/<id>/<name>, recognisers/<name> or vocabularies/<SHA-256>.safetensors
+    """
 
     path: str
     bytes: int
@@ -27,10 +31,15 @@ class SnapshotFile:
 
 
 def check_path(path: str) -> None:
-    """Raises Invalid if a file with this path would lie outside of its folder in the home."""
+    """Raises Invalid if a file with this path would lie outside of its folder in the home, or is no vocabulary there.
+
+    Other files among the vocabularies say which of them a training takes.
+    """
     kind, *rest = path.split("/")
     inner = rest[1:] if kind == BLOBS else rest  # a collection may be called "." or "..": its folder has a prefix
-    if len(rest) + 1 < PATH_PARTS.get(kind, len(path)) or {"", ".", ".."} & {*inner} or "\0" in path or not rest[0]:
+    is_short = len(rest) + 1 < PATH_PARTS.get(kind, len(path))
+    is_unfit = kind == VOCABULARIES and not VOCABULARY_FILE.fullmatch("/".join(rest))
+    if is_short or is_unfit or {"", ".", ".."} & {*inner} or "\0" in path or not rest[0]:
         raise Invalid(f"the snapshot holds a file that does not belong there: {path!r}")
 
 

@@ -18,6 +18,7 @@ from app.snapshots.rows import Report, Row, insert_rows, list_copied_tables, rai
 from app.storage.atomic_write import atomic_write_all
 from app.storage.blob_store import Blobs
 from app.storage.model_signatures import open_model_signer, sign_models
+from app.storage.recognisers.component_files import VOCABULARIES
 from ml.files import hash_bytes, hash_file
 from ml.model import MANIFEST, SIGNATURE
 
@@ -103,7 +104,7 @@ def restore_files(home: Path, files: Iterable[tuple[str, bytes]], renamed: dict[
     The models are signed for this service: the files were compared with the hashes of the snapshot.
 
     renamed: collection -> its name in this service; others are not restored, unless it is empty
-    Raises Conflict if a model or a recogniser of the same name has other bytes here.
+    Raises Conflict if a model, a recogniser or a vocabulary of the same name has other bytes here.
     """
     (home / "blobs").mkdir(parents=True, exist_ok=True)
     count, blobs, models = 0, Blobs(home / "blobs"), set[Path]()
@@ -130,9 +131,9 @@ def restore_files(home: Path, files: Iterable[tuple[str, bytes]], renamed: dict[
 
 
 def _is_there(home: Path, path: str, data: bytes) -> bool:
-    """Whether the home has this file of a model or recogniser. Raises Conflict if it has another, Invalid if unsafe."""
+    """Whether the home has this file of a model. Raises Conflict if it has another, Invalid if the path is unsafe."""
     parts = Path(path).parts
-    if parts[0] not in (MODELS, RECOGNISERS) or ".." in parts:
+    if parts[0] not in (MODELS, RECOGNISERS, VOCABULARIES) or ".." in parts:
         raise Invalid(f"the snapshot holds a file that does not belong there: {path}")
     existing = home / path
     if not existing.exists():
@@ -143,10 +144,17 @@ def _is_there(home: Path, path: str, data: bytes) -> bool:
 
 
 def select_collection_files(
-    opened: OpenedSnapshot, collection: str, folders: set[str], report: Report
+    opened: OpenedSnapshot, collection: str, names: set[str], report: Report
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield the files of one collection of a snapshot: its photos and crops, its models and all recognisers."""
+    """Yield the files of one collection of a snapshot: its photos and crops, its models and what these need.
+
+    names: of the folders of models and of the files of vocabularies; of recognisers, all are yielded
+    """
     for path, data in opened.read_files(report):
         kind, name = path.split("/")[:2]
-        if kind == RECOGNISERS or (kind == BLOBS and name == collection) or (kind == MODELS and name in folders):
+        if (
+            kind == RECOGNISERS
+            or (kind == BLOBS and name == collection)
+            or (kind in (MODELS, VOCABULARIES) and name in names)
+        ):
             yield path, data

@@ -35,6 +35,7 @@ from app.snapshots.rows import (
     read_sequences,
 )
 from app.storage.blob_store import Blobs
+from app.storage.recognisers.component_files import VOCABULARIES, list_vocabularies
 from app.storage.snapshot_folders import check_room
 from ml.files import hash_file
 
@@ -116,12 +117,13 @@ def _copy_files(copied: Engine, blobs: Blobs, home: Path, path: Path, report: Re
         for collection, image, number in session.execute(select(Face.collection_id, Face.image_id, Face.number)):
             faces.setdefault(collection, set()).add((image, number))
         models = set(session.scalars(select(ModelRecord.id)))
+        vocabularies = list_vocabularies(session.scalars(select(ModelRecord.manifest)))
     names = {collection: list_blobs(blobs, collection, own) for collection, own in faces.items()}
-    others = list(_list_others(home, models))
+    others = dict(_list_others(home, models, vocabularies))
     total = sum(map(len, names.values())) + len(others)
-    check_room(path, blobs.measure(names) + sum(other.stat().st_size for other in others))
+    check_room(path, blobs.measure(names) + sum(other.stat().st_size for other in others.values()))
     count, size, batch = 0, 0, []
-    for file in write_files(path, _iterate_files(blobs, home, names, others)):
+    for file in write_files(path, _iterate_files(blobs, names, others)):
         count, size = count + 1, size + file.bytes
         batch.append(vars(file))
         if len(batch) == FILES_PER_REPORT:
@@ -133,17 +135,24 @@ def _copy_files(copied: Engine, blobs: Blobs, home: Path, path: Path, report: Re
     return count, size
 
 
-def _list_others(home: Path, models: set[str]) -> Iterator[Path]:
-    """Yield the paths of the files of models and recognisers."""
+def _list_others(home: Path, models: set[str], vocabularies: dict[str, Path]) -> Iterator[tuple[str, Path]]:
+    """Yield the files of models, recognisers and vocabularies: the path in the snapshot, and where each is now.
+
+    vocabularies: name of the file -> path on record, where it may be if this home does not have it
+    """
     folders = (f"{MODELS}/{name}" for name in list_model_folders(models))
-    yield from chain.from_iterable(list_folder(home / folder) for folder in (*folders, RECOGNISERS))
+    for path in chain.from_iterable(list_folder(home / folder) for folder in (*folders, RECOGNISERS)):
+        yield path.relative_to(home).as_posix(), path
+    for name, recorded in sorted(vocabularies.items()):
+        for path in (home / VOCABULARIES / name, recorded):
+            if path.is_file() and f"{hash_file(path)}.safetensors" == name:
+                yield f"{VOCABULARIES}/{name}", path
+                break
 
 
-def _iterate_files(
-    blobs: Blobs, home: Path, names: dict[str, list[str]], others: list[Path]
-) -> Iterator[tuple[str, bytes]]:
+def _iterate_files(blobs: Blobs, names: dict[str, list[str]], others: dict[str, Path]) -> Iterator[tuple[str, bytes]]:
     yield from chain.from_iterable(iterate_blobs(blobs, collection, own) for collection, own in names.items())
-    yield from ((path.relative_to(home).as_posix(), path.read_bytes()) for path in others)
+    yield from ((name, path.read_bytes()) for name, path in others.items())
 
 
 def _record_files(copied: Engine, batch: list[dict[str, object]]) -> None:

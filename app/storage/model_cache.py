@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from app.db.tables import ModelRecord
 from app.errors import Conflict, NotFound
-from app.storage.recognisers.manifests import find_manifests
+from app.storage.recognisers.component_files import find_recipe_files
 from ml.embedders.l2 import L2
 from ml.errors import Corrupt
 from ml.model import Model, Recipe, Sign, load_model, read_manifest, save_model
@@ -45,7 +45,7 @@ class ModelStore:
                 model = load_model(path, self.sign)
                 if model.id != model_id:
                     raise Corrupt(f"the folder of the model {model_id} holds the model {model.id}")
-                model = replace(model, recipe=find_manifests(model.recipe, self.folder.parent))
+                model = replace(model, recipe=find_recipe_files(model.recipe, self.folder.parent))
             self._loaded[model_id] = model  # the model used last comes last
             while len(self._loaded) > MAX_CACHED_MODELS:
                 self._loaded.pop(next(iter(self._loaded)))

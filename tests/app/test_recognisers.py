@@ -19,6 +19,7 @@ from app.config import Settings
 from app.errors import Conflict, Invalid
 from app.storage.recognisers import catalogue, manifests
 from app.storage.recognisers.builtin_models import build_model
+from app.storage.recognisers.component_files import find_recipe_files
 from ml.model import Recipe, load_model, save_model
 from ml.types import Spec
 from tests.ml.learned_onnx import DIM, learned_onnx, random_onnx
@@ -260,11 +261,11 @@ def test_a_model_finds_its_recogniser_again_after_the_home_was_moved(home: Path,
     path = save_model(model, home / "generations_")
     moved = home.rename(tmp_path / "moved")
     recipe = load_model(moved / path.relative_to(home)).recipe
-    manifest_paths = manifests.find_manifests(recipe, moved)
+    manifest_paths = find_recipe_files(recipe, moved)
     assert manifest_paths.keys == model.recipe.keys
     assert Path(str(manifest_paths.descriptors[0].options["manifest"])).is_relative_to(moved)
     plain = Recipe((Spec("lbp"),))
-    assert manifests.find_manifests(plain, moved) == plain
+    assert find_recipe_files(plain, moved) == plain
 
 
 @pytest.mark.parametrize(("old", "new"), [("pull", "detectors pull"), ("train-cnn", "recognisers train-cnn")])

@@ -1,8 +1,10 @@
 """Trainings as a worker runs them, on synthetic faces."""
 
+import json
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -376,3 +378,26 @@ def test_a_measurement_reads_a_collection_that_is_changed_meanwhile(resources: R
             other.scalars(select(Collection)).one().change += 1
         recorded = training_data.record_snapshot(session, Training(snapshot={}), plan)
     assert recorded["changes"] == {"c": before}
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_training_finds_its_vocabulary_after_the_home_was_moved(
+    resources: Resources, tmp_path: Path, small_vocabularies: None
+) -> None:
+    """The plan of a refit, and the record of the vocabulary that all trainings share, have a path of another home."""
+    enrol(resources, "c", range(12), shots=2)
+    fields: dict[str, Any] = {"method": "wpca", "options": {"dim": 4, "seed": 0}, "holdout": 0.0}
+
+    def run(options: dict[str, Any]) -> dict[str, Any]:
+        fisher = ComponentChoice(name="fisher", options={"stride": 40} | options)
+        job, message = begin(resources, descriptors=(fisher,), **fields)
+        model = train.train_model(message, context(resources, job))["model"]
+        with reading(resources.database) as session:
+            return dict(session.get_one(ModelRecord, model).manifest["descriptors"][0]["options"])
+
+    options = run({})
+    record = resources.settings.home / "vocabularies" / "fisher.json"
+    moved = json.loads(record.read_text())
+    moved["options"]["vocabulary"] = str(tmp_path / "gone" / f"{options['pin']}.safetensors")
+    record.write_text(json.dumps(moved))
+    assert run({}) == run(moved["options"]) == options

@@ -7,10 +7,12 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from app.config import Settings
 from app.db.session import snapshot as at_one_moment
 from app.db.session import writing
 from app.db.tables import Collection, Job, ModelRecord, Training
 from app.errors import NotFound
+from app.learning.descriptor_choice import locate_files
 from app.learning.plan import Plan
 from app.learning.policy_publication import publish_if_better
 from app.queue.messages import POLICY, Train
@@ -34,7 +36,7 @@ def train_model(message: Train, context: JobContext) -> dict[str, Any]:
             raise NotFound(f"no training {message.training}")
         if training.model:
             return _make_result(training.model, training.id, training.report)
-        plan = Plan.model_validate(training.request)
+        plan = _read_plan(training, context.resources.settings)
         _wait_for_enrolments(session, plan)
         snapshot = record_snapshot(session, training, plan)
     with at_one_moment(context.resources.database) as session:
@@ -44,6 +46,12 @@ def train_model(message: Train, context: JobContext) -> dict[str, Any]:
     with report_progress(context, training.id) as reporter:
         candidate = train_candidate(context, plan, data, name, reporter)
     return _keep(context, training.id, snapshot, candidate)
+
+
+def _read_plan(training: Training, settings: Settings) -> Plan:
+    """Read the plan of a training. A refit has that of its model, which may have been made in another home."""
+    plan = Plan.model_validate(training.request)
+    return plan.model_copy(update={"descriptors": tuple(locate_files(plan.descriptors, settings))})
 
 
 def _wait_for_enrolments(session: Session, plan: Plan) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from app.learning.plan import ComponentChoice, Plan
+from app.storage.recognisers.component_files import VOCABULARIES, find_files
 from app.storage.stored_faces import StoredFace, read_crops
 from ml import registry
 from ml.embedders.base import Progress
@@ -36,7 +37,8 @@ def learn_vocabularies(context: JobContext, plan: Plan, faces: Sequence[StoredFa
 def _add_vocabulary(
     context: JobContext, choice: ComponentChoice, faces: Sequence[StoredFace], seed: int
 ) -> ComponentChoice:
-    folder = context.resources.settings.home / "vocabularies"
+    home = context.resources.settings.home
+    folder = home / VOCABULARIES
     record = folder / f"{choice.name}.json"
     count = min(len(faces), MAX_VOCABULARY_CROPS)
     kept: dict[str, Any] = json.loads(record.read_text()) if record.is_file() else {"faces": 0}
@@ -45,7 +47,7 @@ def _add_vocabulary(
         kept = {"faces": count, "options": _learn(context, choice.name, folder, sample, seed)}
         with atomic_write(record) as file:
             file.write(json.dumps(kept).encode())
-    return ComponentChoice(name=choice.name, options=choice.options | kept["options"])
+    return ComponentChoice(name=choice.name, options=choice.options | find_files(kept["options"], home))
 
 
 def _learn(context: JobContext, name: str, folder: Path, faces: Sequence[StoredFace], seed: int) -> dict[str, Any]:

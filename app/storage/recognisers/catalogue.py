@@ -1,6 +1,6 @@
 """What can be used as a recogniser here, and what is known of each."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -152,7 +152,7 @@ def _read_accuracy(stored: Any) -> Accuracy | None:
         return None
 
 
-def name_recogniser(descriptors: list[Mapping[str, Any]], known: list[Recogniser]) -> str | None:
+def name_recogniser(descriptors: Sequence[Mapping[str, Any]], known: list[Recogniser]) -> str | None:
     """Which recogniser a model describes faces by, whatever was learned on top; None for several, or an unknown one."""
     if len(descriptors) != 1:
         return None

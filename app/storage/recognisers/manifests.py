@@ -9,7 +9,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -19,8 +19,6 @@ from app.errors import Conflict, Invalid
 from ml import registry
 from ml.descriptors.common.file_backed import find_descriptor
 from ml.files import hash_file, move_folder, parse_json
-from ml.model import Recipe
-from ml.types import Spec
 
 FOLDER, MANIFEST, CARD = "recognisers", "manifest.json", "card.json"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -108,17 +106,3 @@ def _same_or_conflict(final: Path, staged: Path) -> Path:
             f"another recogniser is registered as {final.name}, and models may stand on it; choose another with --name"
         )
     return final / MANIFEST
-
-
-def find_manifests(recipe: Recipe, home: Path) -> Recipe:
-    """The same recipe, its manifests sought in this home where they are no longer at the path on record, as after the
-    home was moved. The pin in the recipe sees to it that it is the same manifest."""
-    return Recipe(tuple(_find_manifest(spec, home) for spec in recipe.descriptors))
-
-
-def _find_manifest(spec: Spec, home: Path) -> Spec:
-    recorded = Path(str(spec.options.get("manifest", "")))
-    here = home.resolve() / FOLDER / recorded.parent.name / MANIFEST
-    if "manifest" not in spec.options or recorded.is_file() or not here.is_file():
-        return spec
-    return replace(spec, options=spec.options | {"manifest": str(here)})
