@@ -65,6 +65,12 @@ class ComponentChoice(BaseModel):
     options: Metadata = {}
 
     @property
+    def learns_vocabulary(self) -> bool:
+        """Whether this is a descriptor that describes by a vocabulary, learned already or not."""
+        runs_model_file = registry.component("descriptors", self.name).manifest_type is not None
+        return not runs_model_file and not registry.build("descriptors", self.name).is_ready
+
+    @property
     def needs_vocabulary(self) -> bool:
         """Whether this is a descriptor that must learn a vocabulary from crops before it can be used."""
         return not registry.build("descriptors", self.name, **self.options).is_ready

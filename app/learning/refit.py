@@ -54,7 +54,7 @@ def make_refit(
             "and train again from the result",
             code="CannotForget",
         )
-    learned = [choice.name for choice in plan.descriptors if choice.model_copy(update={"options": {}}).needs_vocabulary]
+    learned = [choice.name for choice in plan.descriptors if choice.learns_vocabulary]
     if learned:
         raise Conflict(
             f"the vocabulary of {', '.join(learned)} was learned from crops of the collection and is shared by all "

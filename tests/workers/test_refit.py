@@ -27,6 +27,7 @@ from app.subjects.service import change_subject
 from ml.files import hash_file
 from tests.databases import migrate
 from tests.gallery import context, enrol
+from tests.ml.tiny_onnx import tiny_onnx
 from tests.workers.test_train import LDML, begin
 from workers.handlers.train import train_model
 
@@ -177,6 +178,13 @@ def test_what_cannot_be_forgotten_exactly_is_refused(resources: Resources) -> No
         training.request = request | {"descriptors": [fisher]}
         with pytest.raises(Conflict, match="vocabulary of fisher"):
             make_refit(session, KEY, model, None, ["p3"])
+
+
+def test_a_model_that_describes_by_a_file_of_the_operator_can_be_refitted(resources: Resources, tmp_path: Path) -> None:
+    fill(resources, PEOPLE)
+    onnx = ComponentChoice(name="onnx", options={"manifest": str(tiny_onnx(tmp_path))})
+    model = train(resources, method="wpca", options={"dim": 3}, descriptors=(onnx,))
+    assert resources.models.get(refit(resources, model, ["p3"])).provenance["refit_of"] == model
 
 
 def test_the_models_that_learned_are_those_of_trainings_and_of_first_faces_but_no_refit_without_them(
