@@ -152,7 +152,13 @@ def roll_back(
         return describe_deployment(session, models, path, response)
     models.check(previous)
     repair = Publish(
-        collection=collection.id, tasks=(path.task,), model=previous, override=True, reason=why.reason, by=why.by
+        collection=collection.id,
+        tasks=(path.task,),
+        model=previous,
+        override=True,
+        reason=why.reason,
+        by=why.by,
+        version=path.version,
     )
     return _answer_with_job(session, models, path, enqueue(session, repair), response)
 

@@ -45,9 +45,12 @@ def lock_collection(session: Session, collection_id: str) -> Collection:
     return get_collection(session, collection_id, lock=True)
 
 
-def get_deployment(session: Session, collection_id: str, task: str) -> Deployment:
-    """Return the deployment. Raises NotFound."""
-    deployment = session.get(Deployment, (collection_id, task))
+def get_deployment(session: Session, collection_id: str, task: str, *, is_locked: bool = False) -> Deployment:
+    """Return the deployment. Raises NotFound.
+
+    is_locked: whether the collection is; what the session has read of the deployment before may be outdated then
+    """
+    deployment = session.get(Deployment, (collection_id, task), populate_existing=is_locked)
     if deployment is None:
         raise NotFound(f"collection {collection_id!r} has no deployment for the task {task!r}")
     return deployment
@@ -137,11 +140,11 @@ def move_champion(
 
 
 def roll_back(session: Session, collection: Collection, task: str, why: MoveReason) -> list[Deployment]:
-    """Swap champion and previous, for all tasks that moved together.
+    """Swap champion and previous, for all tasks that moved together. The collection must be locked.
 
     Raises NotFound, Conflict if there is no previous model.
     """
-    here = get_deployment(session, collection.id, task)
+    here = get_deployment(session, collection.id, task, is_locked=True)
     if here.previous is None:
         raise Conflict(f"no model served {task!r} before {here.champion}: nothing to roll back to")
     together = select(Deployment).where(
@@ -152,7 +155,7 @@ def roll_back(session: Session, collection: Collection, task: str, why: MoveReas
     champion, previous = here.previous, here.champion
     collection.change += 1
     moved = []
-    for deployment in session.scalars(together.order_by(Deployment.task)):
+    for deployment in session.scalars(together.order_by(Deployment.task).execution_options(populate_existing=True)):
         deployment.champion, deployment.previous = champion, previous
         if deployment.challenger == champion:
             deployment.challenger = None
@@ -169,12 +172,12 @@ def set_challenger(
     why: MoveReason,
     measured: Mapping[str, Any] = MappingProxyType({}),
 ) -> Deployment:
-    """Set the model that can be searched beside the champion; None means no model.
+    """Set the model that can be searched beside the champion; None means no model. The collection must be locked.
 
     measured: what was measured of the model here; empty: what is known of it stays
     Raises NotFound, Conflict if it is the champion.
     """
-    deployment = get_deployment(session, collection.id, task)
+    deployment = get_deployment(session, collection.id, task, is_locked=True)
     if model == deployment.champion:
         raise Conflict(f"model {model} is the champion of {task!r}; only another model can be its challenger")
     deployment.challenger = model

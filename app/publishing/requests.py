@@ -77,16 +77,22 @@ def _resolve_tasks(session: Session, request: PublishRequest) -> tuple[str, ...]
 
 
 def _try_move_pointers(session: Session, collection_id: str, request: PublishRequest, tasks: Sequence[str]) -> bool:
-    """Move the pointers if nothing is left to compute. Returns whether they are as requested."""
-    rows = select(Deployment).where(Deployment.collection_id == collection_id, Deployment.task.in_(tasks))
-    deployments = list(session.scalars(rows))
+    """Move the pointers if nothing is left to compute. Returns whether they are as requested. Raises Stale.
+
+    A model that was just trained needs a gate: its training, which holds its job, must not wait for the collection.
+    """
+    if not _need_no_gate(_read_deployments(session, collection_id, tasks), request, tasks):
+        return False
+    collection = pointers.lock_collection(session, collection_id)
+    pointers.check_version(session, collection_id, tasks[0], request.version)  # others may have moved them meanwhile
+    deployments = _read_deployments(session, collection_id, tasks)
     if len(deployments) == len(tasks) and all(_is_in_place(d, request) for d in deployments):
         return True
-    if len(deployments) < len(tasks) or not all(_needs_no_gate(d, request) for d in deployments):
+    if not _need_no_gate(deployments, request, tasks):
         return False
     if not pointers.has_all_embeddings(session, collection_id, request.model, tasks):
         return False
-    collection, why = pointers.lock_collection(session, collection_id), MoveReason(request.by, request.reason)
+    why = MoveReason(request.by, request.reason)
     if request.pointer == "challenger":
         pointers.set_challenger(session, collection, tasks[0], request.model, why)
     else:
@@ -94,10 +100,20 @@ def _try_move_pointers(session: Session, collection_id: str, request: PublishReq
     return True
 
 
+def _read_deployments(session: Session, collection_id: str, tasks: Sequence[str]) -> list[Deployment]:
+    """Read the deployments as they are now, also those that the session has read before."""
+    rows = select(Deployment).where(Deployment.collection_id == collection_id, Deployment.task.in_(tasks))
+    return list(session.scalars(rows, execution_options={"populate_existing": True}))
+
+
 def _is_in_place(deployment: Deployment, request: PublishRequest) -> bool:
     """Whether the pointer names the model already. One that was never measured here is published again."""
     named = deployment.challenger if request.pointer == "challenger" else deployment.champion
     return named == request.model and request.model in deployment.measurements
+
+
+def _need_no_gate(deployments: Sequence[Deployment], request: PublishRequest, tasks: Sequence[str]) -> bool:
+    return len(deployments) == len(tasks) and all(_needs_no_gate(d, request) for d in deployments)
 
 
 def _needs_no_gate(deployment: Deployment, request: PublishRequest) -> bool:

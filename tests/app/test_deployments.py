@@ -6,17 +6,24 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
-from app.db.session import writing
+from app.db.session import reading, writing
+from app.db.tables import Deployment, Embedding, Job
 from app.deps import pointer_session
+from app.errors import Stale
+from app.publishing import pointers, requests
+from app.publishing.pointers import MoveReason
+from app.publishing.requests import PublishRequest
 from app.serving.follower import IndexFollower
 from app.storage.model_cache import LBP_MODEL
 from tests.databases import remove_test_data
 from tests.gallery import enrol
-from tests.rows import make_model
+from tests.rows import GalleryWriter, make_model, people
 from tests.service import Service
 
 BASE = "/v1/collections/c/deployments/identity"
+IDENTITY = ("c", "identity")
 on_sqlite = pytest.mark.parametrize("lasting_service", ["sqlite"], indirect=True)
 
 
@@ -115,6 +122,78 @@ def test_a_model_that_served_before_is_published_at_once(service: Service) -> No
     assert service.client.post(f"{BASE}:publish", json={"model": "m2"}).json()["version"] == 3
     answer = service.client.post(f"{BASE}:publish", json={"model": "m1"})
     assert (answer.status_code, answer.json()["champion"], answer.headers["ETag"]) == (200, "m1", '"4"')
+
+
+def publish_before_the_lock(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a gallery at version 5 whose next publication finds that m3 was published just before it got the lock."""
+    models = {name: make_model(name, seed=seed) for seed, name in enumerate(("m1", "m2", "m3"))}
+    rows, subjects = people(4, 2)
+    gallery = GalleryWriter(service.resources, "c").make(models["m2"], previous=models["m1"])
+    with writing(service.resources.database) as session:
+        service.resources.models.keep(session, models["m3"])
+    gallery.add(dict.fromkeys(models, rows), subjects)
+    with writing(service.resources.database) as session:
+        deployment = session.get_one(Deployment, IDENTITY)
+        deployment.version, deployment.measurements = 5, {"m1": {"faces": 8}, "m2": {"faces": 8}}
+    lock_collection = pointers.lock_collection
+
+    def publish_and_lock(*chosen: Any) -> Any:
+        monkeypatch.setattr(pointers, "lock_collection", lock_collection)
+        with writing(service.resources.database) as session:
+            collection = lock_collection(session, "c")
+            pointers.move_champion(session, collection, "m3", {"identity": {"faces": 8}}, MoveReason("a job", job="j"))
+        return lock_collection(*chosen)
+
+    monkeypatch.setattr(pointers, "lock_collection", publish_and_lock)
+
+
+@on_sqlite
+def test_a_rollback_that_a_job_completes_is_of_the_version_that_was_named(service: Service) -> None:
+    stocked(service, "m1")
+    publish(service, "m1")
+    with writing(service.resources.database) as session:
+        session.delete(session.scalars(select(Embedding).where(Embedding.model_id == LBP_MODEL)).first())
+    answer = service.client.post(f"{BASE}:rollback", headers={"If-Match": '"2"'})
+    assert service.wait(answer)["state"] == "succeeded"
+    with reading(service.resources.database) as session:
+        assert session.get_one(Job, answer.json()["id"]).body["version"] == 2
+
+
+@pytest.mark.parametrize("lasting_service", ["postgresql"], indirect=True)  # SQLite has one writer at a time
+@pytest.mark.parametrize("pointer", ["champion", "challenger"])
+@pytest.mark.parametrize("version", [5, None])
+def test_a_publication_that_waits_for_another_does_not_overtake_it(
+    service: Service, monkeypatch: pytest.MonkeyPatch, pointer: Any, version: int | None
+) -> None:
+    publish_before_the_lock(service, monkeypatch)
+    request = PublishRequest("m1", ("identity",), by="ann", version=version, pointer=pointer)
+    with writing(service.resources.database) as session:
+        if version is None:
+            job = requests.request_publication(session, "c", request)
+            assert job is not None, "m1 did not serve before, and was never measured beside m3"
+        else:
+            with pytest.raises(Stale, match="at version 6, not 5"):
+                requests.request_publication(session, "c", request)
+    with reading(service.resources.database) as session:
+        kept = session.get_one(Deployment, IDENTITY)
+    assert (kept.champion, kept.previous, kept.challenger, kept.version) == ("m3", "m2", None, 6)
+    assert [(entry["model"], entry["version"], entry["job"]) for entry in kept.history] == [("m3", 6, "j")]
+
+
+@pytest.mark.parametrize("lasting_service", ["postgresql"], indirect=True)
+def test_pointers_are_moved_from_where_they_are_and_not_from_where_the_session_saw_them(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_before_the_lock(service, monkeypatch)
+    with writing(service.resources.database) as session:
+        seen = session.get_one(Deployment, IDENTITY)
+        assert seen.version == 5
+        collection = pointers.lock_collection(session, "c")
+        moved = pointers.set_challenger(session, collection, "identity", "m1", MoveReason("ann"))
+        assert (moved.version, [entry["version"] for entry in moved.history]) == (7, [6, 7])
+    with writing(service.resources.database) as session:
+        [moved] = pointers.roll_back(session, pointers.lock_collection(session, "c"), "identity", MoveReason("ann"))
+        assert (moved.champion, moved.previous, moved.version) == ("m2", "m3", 8)
 
 
 @on_sqlite
