@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from sqlalchemy import Engine, func, or_, select, update
+from sqlalchemy import Engine, func, or_, select, text, update
 from sqlalchemy.orm import Session
 
 from app.db.session import reading, writing
@@ -54,14 +54,11 @@ def restore_service(database: Engine, home: Path, folder: Path, report: Report) 
         if opened.manifest.collection is not None:
             raise Invalid(f"{folder} holds one collection; name it with --collection {opened.manifest.collection}")
         with reading(database) as session:
-            existing = session.scalars(select(Collection.id).limit(1)).all()
-        if existing:
-            raise Conflict(
-                f"the database has collections already ({existing[0]!r}): a whole service is restored into an empty "
-                "one. Use an empty home and database, or restore a single collection with --collection"
-            )
+            _check_empty(session)
         files = restore_files(home, opened.read_files(report), {})
         with writing(database) as session:
+            _lock_collections(session)
+            _check_empty(session)  # again: to write the files takes hours
             present = [dict(row._mapping) for row in session.execute(select(Key.__table__))]
             for table in reversed(list_copied_tables()):
                 session.execute(table.delete())
@@ -74,6 +71,22 @@ def restore_service(database: Engine, home: Path, folder: Path, report: Report) 
             raise_sequences(session, opened.manifest.sequences)
             working_keys = _keep_present_keys(session, present)
         return Restored(faces, files, cancelled, working_keys)
+
+
+def _lock_collections(session: Session) -> None:
+    """Keep others from making a collection until the transaction ends. On SQLite, it is the only writer."""
+    if session.get_bind().dialect.name == "postgresql":
+        session.execute(text(f"lock table {Collection.__tablename__} in share row exclusive mode"))
+
+
+def _check_empty(session: Session) -> None:
+    """Raises Conflict if there are collections."""
+    existing = session.scalar(select(Collection.id).limit(1))
+    if existing is not None:
+        raise Conflict(
+            f"the database has collections already ({existing!r}): a whole service is restored into an empty one. Use "
+            "an empty home and database, or restore a single collection with --collection"
+        )
 
 
 def _keep_present_keys(session: Session, present: Sequence[Row]) -> int:

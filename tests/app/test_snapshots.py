@@ -600,6 +600,24 @@ def test_an_interrupted_restore_of_a_service_can_be_repeated(service: Service, t
     assert restore(settings, tmp_path / "copy").faces == 3
 
 
+def test_a_collection_that_is_made_while_the_files_of_a_service_are_restored_is_kept(
+    resources: Resources, tmp_path: Path
+) -> None:
+    GalleryWriter(resources).make(MODEL)
+    take(resources, tmp_path / "copy")
+    with writing(resources.database) as session:
+        session.execute(delete(Collection))
+
+    def make_collection(step: str, done: int, total: int | None) -> None:
+        if step == "files":
+            GalleryWriter(resources, "new").make(MODEL).add({"m-1": people(2, 1)[0]}, ["ann", "ben"])
+
+    with pytest.raises(Conflict, match="has collections already \\('new'\\)"):
+        restore_service(resources.database, resources.settings.home, tmp_path / "copy", make_collection)
+    with reading(resources.database) as session:
+        assert (list(session.scalars(select(Collection.id))), count_rows(resources, Face)) == (["new"], 2)
+
+
 @pytest.mark.parametrize("step", ["files", "rows"])
 def test_an_interrupted_restore_of_a_collection_leaves_nothing(service: Service, tmp_path: Path, step: str) -> None:
     enrol_staff(service.client)
