@@ -5,12 +5,11 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from app.snapshots.tar_members import iterate_members
 from ml.files import sync_path
 
 BLANKED, BLANKING = "blanked", "being-blanked"
 """The names of a member that was overwritten, and of one whose bytes may still be there."""
-MEMBERS_PER_FORGETTING = 1_000
-"""A tarfile remembers every member; its list is emptied this often."""
 ZEROS = bytes(2**20)
 HEADER_BYTES = tarfile.BLOCKSIZE
 
@@ -37,12 +36,10 @@ def blank_members(path: Path, kept: Collection[str]) -> int:
 def _list_regions(path: Path, kept: Collection[str]) -> Iterator[tuple[int, int]]:
     """Yield where each member that is not kept starts, with its extended header, and where it ends."""
     with tarfile.open(path, "r:") as tar:
-        for count, member in enumerate(tar, 1):
+        for member in iterate_members(tar):
             if member.name not in kept and member.name != BLANKED:
                 blocks = -(-member.size // tarfile.BLOCKSIZE)
                 yield member.offset, member.offset_data + blocks * tarfile.BLOCKSIZE
-            if count % MEMBERS_PER_FORGETTING == 0:
-                tar.members = []  # type: ignore[attr-defined]
 
 
 def _write_header(file: BinaryIO, start: int, end: int, name: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from app.errors import Invalid, NotFound
 from app.snapshots.blanks import BLANKED, BLANKING
+from app.snapshots.tar_members import forget_members, iterate_members
 from app.storage.blob_store import Blobs
 from app.storage.recognisers.component_files import VOCABULARIES, VOCABULARY_FILE
 from ml.files import hash_bytes, sync_path
@@ -70,10 +71,11 @@ def list_folder(folder: Path) -> list[Path]:
 def write_files(path: Path, files: Iterable[tuple[str, bytes]]) -> Iterator[SnapshotFile]:
     """Write files to a tar one by one, and yield what was written. Raises OSError."""
     with path.open("xb") as target, tarfile.open(fileobj=target, mode="w", format=tarfile.PAX_FORMAT) as tar:
-        for name, data in files:
+        for count, (name, data) in enumerate(files, 1):
             member = tarfile.TarInfo(name)
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
+            forget_members(tar, count)
             yield SnapshotFile(name, len(data), hash_bytes(data))
     sync_path(path)
 
@@ -86,7 +88,7 @@ def read_files(path: Path, expected: dict[str, SnapshotFile]) -> Iterator[tuple[
     remaining, damaged = dict(expected), []
     try:
         with tarfile.open(path, "r:") as tar:
-            for member in tar:
+            for member in iterate_members(tar):
                 if member.name in (BLANKED, BLANKING):
                     continue
                 file = remaining.pop(member.name, None)

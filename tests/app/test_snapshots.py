@@ -1,11 +1,13 @@
 """A snapshot of a running service, restored, gives the same answers; a damaged one is refused."""
 
+import gc
 import json
 import os
 import shutil
 import sqlite3
+import tarfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,7 @@ from app.db.tables import (
 from app.errors import Conflict, Invalid, NotFound
 from app.resources import Resources, open_resources
 from app.serving.calibration.gallery_calibration import measure_gallery
+from app.snapshots import tar_members
 from app.snapshots.collection_restore import RestoreOptions, restore_collection
 from app.snapshots.contents import list_unruled_tables
 from app.snapshots.files import SnapshotFile, read_files, write_files
@@ -571,6 +574,21 @@ def test_unexpected_files_of_a_tar_are_refused(tmp_path: Path) -> None:
     other = SnapshotFile(written[0].path, 3, "0" * 64)
     with pytest.raises(Invalid, match="2 of its files"):
         list(read_files(tmp_path / "t", {other.path: other}))
+
+
+def test_the_files_of_a_tar_are_not_all_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tar_members, "MEMBERS_PER_FORGETTING", 10)
+    held = list[int]()
+
+    def count_members(files: Iterable[Any]) -> Iterator[Any]:
+        for file in files:
+            held.append(sum(type(thing) is tarfile.TarInfo for thing in gc.get_objects()))
+            yield file
+
+    contents = [(f"models/a/{number:02}", b"some bytes") for number in range(40)]
+    written = {file.path: file for file in count_members(write_files(tmp_path / "t", contents))}
+    assert list(count_members(read_files(tmp_path / "t", written))) == contents
+    assert (len(held), max(held) < 20) == (80, True), held
 
 
 class Stop(Exception):
