@@ -60,8 +60,8 @@ def start_erasure(
 
     stored_at: times at which rows were stored that are to be erased
     """
-    first = select(func.min(Face.change), func.min(Face.created_at)).where(*chosen)
-    first_change, first_created_at = session.execute(first).one()
+    extremes = select(func.min(Face.change), func.max(Face.change), func.min(Face.created_at)).where(*chosen)
+    first_change, last_change, first_created_at = session.execute(extremes).one()
     erasure = Erasure(
         collection_id=collection.id,
         collection_created_at=collection.created_at,
@@ -72,7 +72,9 @@ def start_erasure(
             "faces": [],
             "subject": None,
             "names": [],
+            "copied_from": collection.copied_from,
             "first_created_at": first_created_at,
+            "last_change": collection.change if last_change is None else last_change,
             "until": find_latest_moment(session, collection.created_at, *stored_at),
         },
     )

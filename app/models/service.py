@@ -15,7 +15,7 @@ from app.deps.job_response import JobOut, point_to_job
 from app.errors import Conflict, Forbidden
 from app.galleries.learned_collections import COLLECTIONS_CREATED_AT, CONTINUED_CHANGES, OPEN_SET_ELSEWHERE
 from app.learning.plan import Plan
-from app.learning.refit import WITHOUT, WITHOUT_PKS, make_refit
+from app.learning.refit import REFIT_CHANGES, WITHOUT, WITHOUT_PKS, make_refit
 from app.models.schemas import DeployedAt, ModelInFull, ModelOut, PublishAtIn, PublishedOut, RefitIn, RefitStarted
 from app.publishing import requests
 from app.publishing.requests import PublishRequest
@@ -25,7 +25,15 @@ from app.storage.audit_log.notes import note_audited
 from app.storage.installation_key import InstallationKey
 from app.storage.recognisers.default_recogniser import BUILT_IN_MODELS
 
-NAMING_COLLECTIONS = ("changes", CONTINUED_CHANGES, COLLECTIONS_CREATED_AT, OPEN_SET_ELSEWHERE, WITHOUT, WITHOUT_PKS)
+NAMING_COLLECTIONS = (
+    "changes",
+    CONTINUED_CHANGES,
+    COLLECTIONS_CREATED_AT,
+    OPEN_SET_ELSEWHERE,
+    WITHOUT,
+    WITHOUT_PKS,
+    REFIT_CHANGES,
+)
 """Parts of a model's provenance that are objects by collection."""
 SHOWN_TO_ALL = ("made", "holdout", "by_held_out", "open_set")
 """Parts that say nothing of the data; others are shown only to keys for all collections that it was learned from."""

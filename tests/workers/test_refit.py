@@ -199,7 +199,7 @@ def test_the_models_that_learned_are_those_of_trainings_and_of_first_faces_but_n
     monkeypatch.setattr(ReadFaces, "is_in", note_parts)
     read = {"changes": {"c": 5}, "collections_created_at": {"c": 1.0}, "labels": {"identity": [1, 2]}}
     left_out = {**read, "without": {"c": [hash_subject(KEY, "c", "p3")]}, "without_pks": {"c": []}}
-    targets = {"subject": "p3", "subject_pk": 3}
+    targets = {"subject": "p3", "subject_pk": 3, "last_change": 2}
     erasure = Erasure(
         collection_id="c", collection_created_at=1.0, target="subject", first_change=2, change=6, targets=targets
     )

@@ -88,7 +88,7 @@ def record_snapshot(session: Session, training: Training, plan: Plan) -> dict[st
     """Return what identifies the data of a training. Stored with the training: a second run reads the same.
 
     {"changes": {collection: number}, COLLECTIONS_CREATED_AT: {collection: seconds}, READ_AT: seconds, "labels": {task:
-    [pk]}}, for a refit also WITHOUT and WITHOUT_PKS
+    [pk]}}, for a refit also what `make_refit` adds
     """
     if not training.snapshot:
         chosen = select(Collection).where(Collection.id.in_(plan.collections))
