@@ -9,7 +9,6 @@ from typing import Any
 import httpx
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
@@ -17,13 +16,20 @@ CONTROL_CHARACTERS = {code: "\ufffd" for code in (*range(32), *range(127, 160)) 
 
 
 class PrintableConsole(Console):
-    """A console that shows no control characters of a text: names of files and people could act on the terminal."""
+    """A console that shows a text as it is, but for control characters: names of files and people could act on the
+    terminal.
+
+    Nothing in a text is read as markup or as the name of an emoji.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False)
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(text.translate(CONTROL_CHARACTERS), **options)
 
 
-console = PrintableConsole(highlight=False)
+console = PrintableConsole()
 
 
 def connect(url: str | None = None, key: str | None = None) -> httpx.Client:
@@ -38,12 +44,17 @@ def connect(url: str | None = None, key: str | None = None) -> httpx.Client:
     return httpx.Client(base_url=address, headers={"Authorization": f"Bearer {key}"}, timeout=600)
 
 
+def print_problem(kind: str, detail: str) -> None:
+    """Print what went wrong. kind: of the problem, such as its code; it is red on a terminal"""
+    console.print(kind, style="red", end="", soft_wrap=True)
+    console.print(f": {detail}", soft_wrap=True)
+
+
 def read_answer(answer: httpx.Response) -> Any:
     """Return the JSON of an answer. A problem is printed and ends the command."""
     if answer.is_error:
         body = answer.json() if "json" in answer.headers.get("content-type", "") else {"detail": answer.text}
-        detail = escape(str(body.get("detail")))
-        console.print(f"[red]{body.get('code', answer.status_code)}[/red]: {detail}", soft_wrap=True)
+        print_problem(str(body.get("code", answer.status_code)), str(body.get("detail")))
         raise typer.Exit(1)
     return answer.json() if answer.content else None
 
@@ -67,7 +78,7 @@ def wait_for_job(client: httpx.Client, answer: httpx.Response, title: str) -> di
             time.sleep(0.2)
     if job["state"] != "succeeded":
         problem = job["problem"] or {"code": job["state"], "detail": "the job was cancelled"}
-        console.print(f"[red]{problem['code']}[/red]: {problem['detail']}", soft_wrap=True)
+        print_problem(problem["code"], problem["detail"])
         for reason in problem.get("reasons") or ():
             if reason not in problem["detail"]:
                 console.print(f"- {reason}", soft_wrap=True)
@@ -95,7 +106,7 @@ def map_with_progress(title: str, items: list[Any], function: Callable[[Any], An
 @contextmanager
 def open_progress(visible: bool = True) -> Iterator[Progress]:
     """Show progress bars until the end of the block."""
-    columns = (SpinnerColumn(), TextColumn("{task.description:<34}"), BarColumn(), MofNCompleteColumn())
+    columns = (SpinnerColumn(), TextColumn("{task.description:<34}", markup=False), BarColumn(), MofNCompleteColumn())
     remaining = TimeRemainingColumn(compact=True, elapsed_when_finished=True)
     with Progress(*columns, remaining, console=console, disable=not visible) as progress:
         yield progress

@@ -26,10 +26,11 @@ def doctor(
     with connect(url) as client:
         wait_for_job(client, client.post(f"/v1/collections/{collection}:examine"), "examine")
         report = read_answer(client.get(f"/v1/collections/{collection}/findings"))
-    _print_report(report, limit)
+    print_report(report, limit)
 
 
-def _print_report(report: dict[str, Any], limit: int) -> None:
+def print_report(report: dict[str, Any], limit: int) -> None:
+    """Print the findings of an examination. limit: how many"""
     now = report["strangers_named"]
     named = f"strangers named: {100 * now:.2f} %" if now is not None else report["unmeasured_reason"]
     console.print(f"{report['faces']:,} faces of {report['subjects']:,} people; {named}")

@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import httpx
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from app.cli.client import connect, console, read_answer, wait_for_job
@@ -44,7 +43,7 @@ def import_(
         console.print_json(json.dumps(job["result"]))
         refused = client.get(f"/v1/jobs/{job['id']}/items", params={"state": "failed", "limit": MAX_SHOWN_ITEMS})
         for item in read_answer(refused)["items"]:
-            console.print(f"refused {escape(item['name'])}: {', '.join(item['reasons'])}")
+            console.print(f"refused {item['name']}: {', '.join(item['reasons'])}")
 
 
 def _import_archive(client: httpx.Client, collection: str, archive: Path, query: dict[str, str]) -> dict[str, Any]:
@@ -75,19 +74,24 @@ def search(
         path = f"/v1/collections/{collection}/search"
         body = read_answer(client.post(path, params=query, files={"file": photo.read_bytes()}))
     for face in body["faces"]:
-        verdict = face["decision"] or "not calibrated"
-        name = f": {face['subject']['id']}" if face["subject"] else ""
-        table = Table("subject", "face", "similarity", "distance", title=f"{verdict}{name}")
-        for match in face["matches"]:
-            subject = (match["subject"] or {}).get("id", "")
-            similarity = "" if match["similarity"] is None else f"{match['similarity']:.1f}"
-            table.add_row(subject, match["face_id"], similarity, f"{match['distance']:.4f}")
-        console.print(table)
+        print_matches(face)
     note = (body["threshold"] or {}).get("note")
     if not body["calibrated"]:
         note = "nobody is named before the gallery has been measured, for which it needs a hundred faces"
     if note:
         console.print(f"Note: {note}.", soft_wrap=True)
+
+
+def print_matches(face: dict[str, Any]) -> None:
+    """Print the matches of a face of the photo, under the decision about it."""
+    verdict = face["decision"] or "not calibrated"
+    name = f": {face['subject']['id']}" if face["subject"] else ""
+    table = Table("subject", "face", "similarity", "distance", title=f"{verdict}{name}")
+    for match in face["matches"]:
+        subject = (match["subject"] or {}).get("id", "")
+        similarity = "" if match["similarity"] is None else f"{match['similarity']:.1f}"
+        table.add_row(subject, match["face_id"], similarity, f"{match['distance']:.4f}")
+    console.print(table)
 
 
 def publish(

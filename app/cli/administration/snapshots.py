@@ -139,13 +139,13 @@ def _end_on_refusal() -> Iterator[None]:
     try:
         yield
     except AppError as error:
-        console.print(f"[red]{error.detail}[/red]", soft_wrap=True)
+        console.print(error.detail, style="red", soft_wrap=True)
         raise typer.Exit(1) from error
 
 
 @contextmanager
 def _show_progress() -> Iterator[Report]:
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()
     with Progress(*columns, console=console, transient=True) as progress:
         tasks = {}
 
@@ -161,7 +161,7 @@ def _warn_of_missing(manifest: SnapshotManifest) -> None:
     """Name the files that could not be copied although their faces are enrolled, and exit with 1 if there are any."""
     if not manifest.missing:
         return
-    console.print(f"[red]{len(manifest.missing)} files of enrolled faces are missing in the service:[/red]")
+    console.print(f"{len(manifest.missing)} files of enrolled faces are missing in the service:", style="red")
     for path in manifest.missing[:MAX_SHOWN_FILES]:
         console.print(f"  {path}", soft_wrap=True)
     raise typer.Exit(1)

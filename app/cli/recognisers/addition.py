@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
-from rich.markup import escape
 
-from app.cli.client import console
+from app.cli.client import console, print_problem
 from app.cli.home import read_settings
 from app.cli.recognisers.check import (
     PREPROCESSINGS,
@@ -74,7 +73,7 @@ def add(
     try:
         registered = _register(open_home(), file, stated, Prompts(ask=not yes), source or file.name, force)
     except (AppError, LikenessError) as error:
-        console.print(f"[red]refused[/red]: {escape(str(getattr(error, 'detail', error)))}", soft_wrap=True)
+        print_problem("refused", str(getattr(error, "detail", error)))
         raise typer.Exit(1) from error
     if collection is not None:
         use(registered, collection, url=url)
@@ -145,7 +144,7 @@ def _make_manifest(
         normalise=stated.normalise,
     )
     manifest = _add_preprocessing(manifest, staged, stated, prompts)
-    console.print(describe_manifest(manifest, signature.batch), soft_wrap=True, markup=False)
+    console.print(describe_manifest(manifest, signature.batch), soft_wrap=True)
     return name, manifest
 
 

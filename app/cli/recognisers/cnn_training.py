@@ -9,7 +9,7 @@ import typer
 from joblib import cpu_count
 from rich.progress import Progress, TaskID
 
-from app.cli.client import console, open_progress
+from app.cli.client import console, open_progress, print_problem
 from app.threads import set_threads
 from ml.errors import LikenessError
 
@@ -70,7 +70,7 @@ def train_cnn(
                 report=_learning(shown),
             )  # fmt: skip
     except LikenessError as error:
-        console.print(f"[red]{type(error).__name__}[/red]: {error}", soft_wrap=True)
+        print_problem(type(error).__name__, str(error))
         raise typer.Exit(1) from error
     if group.rank == 0:
         console.print(f"{manifest}: next: likeness recognisers add {manifest} --yes", soft_wrap=True)

@@ -46,7 +46,7 @@ def list_(
             for entry in list_recognisers(settings)
         ]
         where = f"the home {settings.home.resolve()}"
-    console.print(f"Recognisers, by {where}", soft_wrap=True, markup=False)
+    console.print(f"Recognisers, by {where}", soft_wrap=True)
     for row in rows:
         _print_row(row)
 
@@ -58,7 +58,7 @@ def _print_row(row: dict[str, Any]) -> None:
     serves = f"; serves {', '.join(row['serves'])}" if row["serves"] else ""
     installed = f"installed{serves}" if row["installed"] else f"not installed: {row['install']}"
     for text in (f"\n{row['name']}: {installed}", f"  {accuracy}", f"  {about}"):
-        console.print(text, soft_wrap=True, markup=False)
+        console.print(text, soft_wrap=True)
 
 
 def _describe_accuracy(accuracy: Accuracy) -> str:

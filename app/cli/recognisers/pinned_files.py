@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import typer
 
-from app.cli.client import console
+from app.cli.client import print_problem
 from ml.files import hash_bytes, hash_file
 
 
@@ -30,16 +30,14 @@ def read_pinned(pinned: PinnedFile, file: Path | None, quiet: bool) -> bytes | N
     except httpx.HTTPError as error:
         if quiet:
             return None
-        console.print(
-            f"[red]not fetched[/red]: {error}. Fetch {pinned.url} elsewhere and give it with --file", soft_wrap=True
-        )
+        print_problem("not fetched", f"{error}. Fetch {pinned.url} elsewhere and give it with --file")
         raise typer.Exit(1) from error
     digest = hash_bytes(data)
     if digest != pinned.sha256:
-        console.print(
-            f"[red]refused[/red]: {file or pinned.url} ({len(data):,} bytes) has SHA-256 {digest}, not "
-            f"{pinned.sha256}: it is truncated or a different file",
-            soft_wrap=True,
+        print_problem(
+            "refused",
+            f"{file or pinned.url} ({len(data):,} bytes) has SHA-256 {digest}, not {pinned.sha256}: it is truncated or "
+            "a different file",
         )
         raise typer.Exit(0 if quiet else 1)
     return data
