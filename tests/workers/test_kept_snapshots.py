@@ -503,6 +503,31 @@ def test_a_restore_waits_until_what_was_deleted_is_erased_from_the_snapshot(staf
     assert restore_snapshot(message, running)["faces"] == 2
 
 
+@pytest.mark.parametrize("stored", ["face", "start"])
+@pytest.mark.parametrize("seconds_ahead", [0.8, 3_600.0])
+def test_a_restore_and_an_erasure_never_wait_for_each_other_where_a_clock_was_ahead(
+    staff: Resources, stored: str, seconds_ahead: float
+) -> None:
+    """stored: what was stored by that clock, a face or the start of the restore"""
+    take_directly(staff, "kept")
+    message = RestoreSnapshot(snapshot="kept", source="staff", collection="copy")
+    running = begin(staff, message)
+    with writing(staff.database) as session:
+        if stored == "face":
+            session.execute(update(Face).values(created_at=now() + seconds_ahead))
+        else:
+            session.get_one(Job, running.job_id).started_at = now() + seconds_ahead
+    erasure = erase_subject(staff)
+    if stored == "face":
+        with writing(staff.database) as session:
+            session.get_one(Job, running.job_id).started_at = now()
+    with pytest.raises(Conflict, match="was deleted in the collection of the snapshot"):
+        restore_snapshot(message, running)
+    with writing(staff.database) as session:
+        jobs.end(session, running.job_id, "failed")
+    work_until(staff, lambda: read_state(staff, erasure) == "final")
+
+
 def test_what_is_deleted_during_a_restore_does_not_come_back(staff: Resources) -> None:
     take_directly(staff, "kept")
     erasures = list[str]()

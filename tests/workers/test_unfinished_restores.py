@@ -1,5 +1,8 @@
 """What a restore has reserved and written is removed if it failed or was killed, before a receipt becomes final."""
 
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
+
 import pytest
 from sqlalchemy import delete, select
 
@@ -11,14 +14,15 @@ from app.queue.messages import RestoreSnapshot
 from app.resources import Resources
 from app.snapshots.reservations import RESERVATION, lock_name
 from app.storage.blob_store import Blobs
-from tests.workers.test_erasing import context, erase_subject, read_state, staff, work, work_until
+from tests.workers.test_erasing import context, erase_subject, erase_subject_slowly, read_state, staff, work, work_until
 from tests.workers.test_kept_snapshots import begin, take_directly
-from workers.context import JobContext
+from workers.context import JobContext, Later
 from workers.erasing.completion import complete_erasures
 from workers.erasing.unfinished_restores import remove_unfinished_restores
 from workers.handlers.snapshot import restore_snapshot
 
 __all__ = ["staff"]
+HELD_SECONDS = 0.5
 MESSAGE = RestoreSnapshot(snapshot="kept", source="staff", collection="copy")
 
 
@@ -109,3 +113,26 @@ def test_an_erasure_leaves_to_a_job_what_it_will_restore(staff: Resources) -> No
     with lock_name(staff.settings.home, "copy"):
         assert remove_unfinished_restores(context(staff)), "it holds up the erasures of its collection itself"
     assert list_left(staff) == before
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_restore_that_begins_while_a_deletion_is_carried_out_writes_nothing_before_the_receipt(
+    staff: Resources,
+) -> None:
+    take_directly(staff, "kept")
+    restores = list[tuple[JobContext, Future[Any]]]()
+    with ThreadPoolExecutor(1) as threads:
+
+        def restore(resources: Resources) -> None:
+            running = begin(resources, MESSAGE)
+            restores.append((running, threads.submit(restore_snapshot, MESSAGE, running)))
+            wait([restores[0][1]], HELD_SECONDS)
+            assert list_left(resources) == ([], [])
+
+        erasure = erase_subject_slowly(staff, restore)
+        [(running, result)] = restores
+        with pytest.raises(Later):
+            result.result()
+    assert list_left(staff) == ([], [])
+    work_until(staff, lambda: read_state(staff, erasure) == "final")
+    assert restore_snapshot(MESSAGE, running)["faces"] == 2

@@ -8,9 +8,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.db.session import reading, writing
-from app.db.tables import Erasure, Job, KeptSnapshot, now
+from app.db.tables import Collection, Erasure, Job, KeptSnapshot, now
 from app.errors import AppError, Conflict, NotFound, OutcomeUnknown
-from app.galleries.erasures import PENDING
+from app.galleries.erasures import PENDING, read_until
 from app.queue.messages import RestoreSnapshot, TakeSnapshot
 from app.snapshots.collection_restore import RestoreOptions, restore_collection
 from app.snapshots.manifest import SnapshotManifest
@@ -96,7 +96,7 @@ def restore_snapshot(message: RestoreSnapshot, context: JobContext) -> dict[str,
     try:
         with reading(context.resources.database) as session:
             _get_snapshot(session, message.snapshot)
-            _wait_for_erasures(session, message, context)
+        _wait_for_erasures(message, context)
         restored = _restore(message, context)
     except AppError:
         remove_restored(context, message.collection)
@@ -129,24 +129,27 @@ def _restore(message: RestoreSnapshot, context: JobContext) -> Restored:
         )
 
 
-def _wait_for_erasures(session: Session, message: RestoreSnapshot, context: JobContext) -> None:
+def _wait_for_erasures(message: RestoreSnapshot, context: JobContext) -> None:
     """Wait until what was deleted in the collection before is erased from its snapshots too.
 
-    Raises Later, or Conflict if the erasure itself waits for the end of this job.
+    Raises Later, or Conflict if the erasure itself waits for the end of this job: see `find_blocker`.
     """
-    pending = _list_pending_erasures(session, message.source)
-    started_at = session.get_one(Job, context.job_id).started_at
-    # a start that lies in the future was before the clock was set back: then nobody can tell which came first
-    if started_at is not None and any(requested_at >= min(started_at, now()) for requested_at in pending):
+    database = context.resources.database
+    with writing(database) as session:  # a deletion that is being carried out is committed by then
+        session.get(Collection, message.source, with_for_update=True)
+    with reading(database) as session:
+        pending = _list_pending_erasures(session, message.source)
+        started_at = session.get_one(Job, context.job_id).started_at
+    if started_at is not None and any(until >= started_at for until in pending):
         raise Conflict(ERASED_MEANWHILE)
     if pending:
         raise Later(RETRY_SECONDS)
 
 
 def _list_pending_erasures(session: Session, collection: str) -> list[float]:
-    """List when the erasures were requested that are not yet erased from kept snapshots."""
-    pending = select(Erasure.requested_at).where(Erasure.collection_id == collection, Erasure.state == PENDING)
-    return list(session.scalars(pending))
+    """List the moments of the deletions that are not yet erased from kept snapshots: see `read_until`."""
+    pending = select(Erasure).where(Erasure.collection_id == collection, Erasure.state == PENDING)
+    return [read_until(erasure) for erasure in session.scalars(pending)]
 
 
 def _describe(message: RestoreSnapshot, restored: Restored) -> dict[str, Any]:
