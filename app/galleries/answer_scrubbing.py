@@ -87,7 +87,7 @@ def _find_owner(session: Session, row: StoredResponse, erased: Sequence[ErasedNa
     """Return the id of the first erasure that an answer is about."""
     texts = AnswerTexts.of(row) if erased else None
     for one in erased:
-        if one.is_whole and row.created_at <= one.until and _may_name_lost_faces(session, row, one):
+        if one.is_whole and row.created_at <= one.jobs_until and _may_name_lost_faces(session, row, one):
             return one.erasure_id
         if texts is not None and row.created_at <= one.named_until and texts.name_any(one):
             return one.erasure_id

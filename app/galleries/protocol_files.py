@@ -98,7 +98,7 @@ def _is_of(collection: str) -> ColumnElement[bool]:
 
 def _is_about(row: Evaluation, erased: ErasedNames) -> bool:
     """Whether an evaluation has files of the collection, and is old enough to name what is erased."""
-    is_older = row.created_at <= (erased.until if erased.is_whole else erased.named_until)
+    is_older = row.created_at <= (erased.jobs_until if erased.is_whole else erased.named_until)
     return bool(row.request.get("collection") == erased.collection and row.request.get("files") and is_older)
 
 

@@ -226,6 +226,14 @@ def test_answers_of_a_deleted_collection_are_erased_if_they_are_older(resources:
     )
 
 
+def test_answers_from_while_a_collection_was_being_deleted_are_erased(resources: Resources) -> None:
+    for name, seconds in (("meanwhile", 1), ("later", 3)):
+        store_answer(resources, name, [], collection="staff", created_at=REQUESTED_AT + seconds)
+    whole = erased(is_whole=True, faces=frozenset(), subject=None, names=frozenset(), begun_at=REQUESTED_AT + 2)
+    assert scrub_answers(resources.database, [whole], proceed) == {"e1": 1}
+    assert list_erased(resources) == ["meanwhile"]
+
+
 def store_job(resources: Resources, *items: tuple[str, dict[str, Any]], state: str = "done", **values: Any) -> str:
     usual = {"kind": "import", "body": {"collection": "staff"}, "created_at": REQUESTED_AT}
     with writing(resources.database) as session:
@@ -584,6 +592,29 @@ def test_only_evaluations_with_names_keep_others_from_writing(
     texts = {"of ann", "of ann too"} if state == "queued" else set[str]()
     assert {text for text, is_locked in looks if is_locked} == {"pairs", *texts}
     assert {text for text, is_locked in looks if not is_locked} > {"pairs", *texts}
+
+
+@pytest.mark.parametrize("state", ["cancelled", "queued"])
+def test_the_files_of_evaluations_from_while_a_collection_was_being_deleted_are_erased(
+    resources: Resources, state: str
+) -> None:
+    files = [{"name": "pairs", "text": "ann/1.jpg"}]
+    queued = {"first_change": 1, "requested_at": REQUESTED_AT, "collection_created_at": 1.0, "change": 1}
+    targets = {"faces": [], "subject": None, "names": [], "until": REQUESTED_AT, "begun_at": REQUESTED_AT + 2}
+    with writing(resources.database) as session:
+        session.add(erasure := Erasure(collection_id="staff", target="collection", targets=targets, **queued))
+        for seconds in (1, 3):
+            session.add(job := Job(kind=Evaluate.kind, body={}, state=state))
+            session.flush()
+            request = {"collection": "staff", "files": files}
+            session.add(Evaluation(request=request, job_id=job.id, created_at=REQUESTED_AT + seconds))
+    if state == "queued":
+        scrub_queued_evaluations(resources.database)
+    else:
+        scrub_reports(resources.database, [ErasedNames.of(erasure)])
+    with reading(resources.database) as session:
+        requests = session.scalars(select(Evaluation.request).order_by(Evaluation.created_at)).all()
+    assert [request["files"][0]["text"] for request in requests] == ["(erased)", "ann/1.jpg"]
 
 
 def change_when_first_read(monkeypatch: pytest.MonkeyPatch, change: Callable[[], None]) -> None:
