@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import delete, select
 
 from app.db.session import reading, writing
-from app.db.tables import Collection, KeptSnapshot, Subject
+from app.db.tables import Collection, Erasure, KeptSnapshot, Subject
 from app.errors import Conflict, NotFound
 from app.queue import jobs
 from app.queue.messages import RestoreSnapshot
@@ -17,6 +17,7 @@ from app.storage.blob_store import Blobs
 from tests.workers.test_erasing import context, erase_subject, erase_subject_slowly, read_state, staff, work, work_until
 from tests.workers.test_kept_snapshots import begin, take_directly
 from workers.context import JobContext, Later
+from workers.erasing import completion
 from workers.erasing.completion import complete_erasures
 from workers.erasing.unfinished_restores import remove_unfinished_restores
 from workers.handlers.snapshot import restore_snapshot
@@ -136,3 +137,20 @@ def test_a_restore_that_begins_while_a_deletion_is_carried_out_writes_nothing_be
     assert list_left(staff) == ([], [])
     work_until(staff, lambda: read_state(staff, erasure) == "final")
     assert restore_snapshot(MESSAGE, running)["faces"] == 2
+
+
+def test_files_that_a_restore_writes_again_at_its_end_are_gone_before_the_receipt_is_final(
+    staff: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It writes what was lost since its rows were stored, also if these are erased meanwhile."""
+    erasure = erase_subject(staff)
+    with reading(staff.database) as session:
+        photo = Blobs.photo(session.get_one(Erasure, erasure).targets["images"][0])
+
+    def end_restore(context: JobContext) -> bool:
+        staff.blobs.put("staff", [(photo, b"of an erased person")])
+        return remove_unfinished_restores(context)
+
+    monkeypatch.setattr(completion, "remove_unfinished_restores", end_restore)
+    work_until(staff, lambda: read_state(staff, erasure) == "final")
+    assert not staff.blobs.has("staff", [photo])

@@ -46,11 +46,11 @@ def complete_erasures(context: JobContext) -> None:
         remove_uploads_of(resources, (one.collection for one in erased))
         counts = _scrub(context, erased)
         snapshots = erase_from_kept_snapshots(context, [one for one in erased if one.erasure_id in ready])
-        if ready:
-            remove_unfinished_photos(context)
-            _remove_late_files(context, ready)
         if ready and not remove_unfinished_restores(context):
             ready = set()
+        if ready:  # a restore that has ended by now may have written files again
+            remove_unfinished_photos(context)
+            _remove_late_files(context, ready)
         counts = {name: count | snapshots.get(name, {}) for name, count in counts.items()}
         _note_scrubbed(resources, counts, _list_models(resources, ready))
     with writing(resources.database) as session:
