@@ -1,6 +1,6 @@
 """People among faces without a name: found by a job, then named, merged and dismissed over HTTP."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +20,10 @@ from app.publishing import pointers
 from tests.databases import remove_test_data
 from tests.rows import GalleryWriter, make_model, people
 from tests.service import Service
+from workers.context import JobContext
+from workers.discovery.cluster_store import NewCluster
+from workers.discovery.gallery import ClusterGallery
+from workers.discovery.suggestions import confirm_suggestions
 from workers.handlers.discover_people import LINKS_END, MERGED_END
 from workers.progress import ProgressReporter
 
@@ -151,6 +155,58 @@ def test_merged_and_dismissed_clusters_stay_so(service: Service) -> None:
         [hidden] = list_clusters(service, state="dismissed")
         assert (hidden["id"], hidden["face_count"]) == (third["id"], 4)
         assert second["id"] in {c["id"] for c in list_clusters(service)}
+
+
+@on_sqlite
+@pytest.mark.parametrize("min_probability", [0.986, 0.97])  # the second one searches anew
+def test_clusters_that_are_edited_during_a_search_stay_as_they_were_left(
+    service: Service, monkeypatch: pytest.MonkeyPatch, min_probability: float
+) -> None:
+    gallery = make_gallery(service)
+    gallery.add({"m": faces_of(0, 3, 0, 4)}, [None] * 12)
+    discover(service)
+    first, second, third, fourth = list_clusters(service)
+    service.client.post(f"{BASE}/{second['id']}:merge", json={"into": first["id"]}).raise_for_status()
+    gallery.add({"m": faces_of(1, 1, 0, 4)}, [None] * 4)
+
+    def edit(context: JobContext, gallery: ClusterGallery, clusters: Sequence[NewCluster]) -> list[NewCluster]:
+        service.client.post(f"{BASE}/{first['id']}:merge", json={"into": third["id"]}).raise_for_status()
+        service.client.post(f"{BASE}/{fourth['id']}:dismiss").raise_for_status()
+        return confirm_suggestions(context, gallery, clusters)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("workers.handlers.discover_people.confirm_suggestions", edit)
+        discover(service, min_probability=min_probability)
+    for _ in range(2):
+        [merged], [hidden] = list_clusters(service), list_clusters(service, state="dismissed")
+        assert (merged["id"], merged["face_count"]) == (third["id"], 10), "first and second together are like nobody"
+        assert (hidden["id"], hidden["face_count"]) == (fourth["id"], 4)
+        discover(service, min_probability=min_probability)
+
+
+@on_sqlite
+def test_a_cluster_that_is_named_during_a_search_is_not_offered_again(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gallery = make_gallery(service)
+    gallery.add({"m": faces_of(0, 3, 0, 2)}, [None] * 6)
+    discover(service)
+    first, second = list_clusters(service)
+    gallery.add({"m": faces_of(1, 1, 0, 2)}, [None] * 2)
+
+    def name(context: JobContext, gallery: ClusterGallery, clusters: Sequence[NewCluster]) -> list[NewCluster]:
+        service.client.post(f"{BASE}/{first['id']}:name", json={"subject": "ada"}).raise_for_status()
+        return confirm_suggestions(context, gallery, clusters)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("workers.handlers.discover_people.confirm_suggestions", name)
+        discover(service)
+    assert [(c["id"], c["face_count"]) for c in list_clusters(service)] == [(second["id"], 4)], (
+        "a face forms no cluster"
+    )
+    discover(service)
+    suggested = {c["face_count"]: (c["suggested_subject"] or {}).get("id") for c in list_clusters(service)}
+    assert suggested == {4: None, 1: "ada"}
 
 
 @on_sqlite

@@ -1,6 +1,7 @@
 """Store the clusters that a search for people returns."""
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -39,7 +40,7 @@ def list_clusters(gallery: ClusterGallery, people: DiscoveredPeople) -> list[New
         nameless = positions[~gallery.is_named[positions]]
         subjects = np.unique(gallery.subjects[positions[gallery.is_named[positions]]])
         subject = int(subjects[0]) if len(subjects) else None
-        if len(nameless) < (2 if subject is None else 1):
+        if len(nameless) < _count_needed_faces(subject):
             continue
         earlier, counts = np.unique(gallery.clusters[nameless], return_counts=True)
         earlier, counts = earlier[earlier != NOBODY], counts[earlier != NOBODY]
@@ -49,11 +50,16 @@ def list_clusters(gallery: ClusterGallery, people: DiscoveredPeople) -> list[New
     return sorted(clusters, key=lambda cluster: -cluster.probability)
 
 
+def _count_needed_faces(subject: int | None) -> int:
+    return 2 if subject is None else 1
+
+
 def store_clusters(
     context: JobContext, gallery: ClusterGallery, clusters: Sequence[NewCluster], min_probability: float
 ) -> None:
     """Store the clusters in several transactions, and then that the search ended. Faces that were named or deleted
-    meanwhile are left out. If the job ends before, the next search starts anew. Raises Interrupted, NotFound."""
+    meanwhile are left out, and those of clusters that were merged or dismissed meanwhile stay where they are. If the
+    job ends before, the next search starts anew. Raises Interrupted, NotFound."""
     database, kept = context.resources.database, {cluster.kept for cluster in clusters}
     with writing(database) as session:
         get_collection(session, gallery.collection, lock=True)
@@ -65,7 +71,7 @@ def store_clusters(
         context.check()
         with writing(database) as session:
             get_collection(session, gallery.collection, lock=True)
-            _store_part(session, gallery.collection, part)
+            _store_part(session, gallery, part)
     with writing(database) as session:
         get_collection(session, gallery.collection, lock=True)
         is_empty = ~exists().where(ClusteredFace.cluster_pk == FaceCluster.pk)
@@ -78,29 +84,70 @@ def store_clusters(
         )  # fmt: skip
 
 
-def _store_part(session: Session, collection: str, clusters: Sequence[NewCluster]) -> None:
+def _store_part(session: Session, gallery: ClusterGallery, clusters: Sequence[NewCluster]) -> None:
     wanted = sorted({pk for cluster in clusters for pk in cluster.faces})
-    nameless: set[int] = set()
-    for part in _split(wanted):
-        nameless.update(session.scalars(select(Face.pk).where(Face.pk.in_(part), Face.subject_pk.is_(None))))
+    movable, edited = _read_current_places(session, gallery.edits, wanted)
     subjects = {cluster.subject_pk for cluster in clusters if cluster.subject_pk is not None}
     subjects &= set(session.scalars(select(Subject.pk).where(Subject.pk.in_(subjects))))
-    kept = session.scalars(select(FaceCluster).where(FaceCluster.pk.in_([c.kept for c in clusters if c.kept])))
-    rows = {row.pk: row for row in kept}
+    edited_clusters = set(edited.values())
+    rows = _read_clusters(session, edited_clusters.union(c.kept for c in clusters if c.kept is not None))
     memberships = []
     for cluster in clusters:
-        row = rows.get(cluster.kept or NOBODY)
+        faces = [pk for pk in cluster.faces if pk in movable]
+        row = _find_row(cluster, rows, edited)
+        if row is None and len(faces) < _count_needed_faces(cluster.subject_pk):
+            continue
         if row is None:
-            row = FaceCluster(collection_id=collection, probability=cluster.probability)
+            row = FaceCluster(collection_id=gallery.collection, probability=cluster.probability)
             session.add(row)
         row.probability = min(row.probability, cluster.probability)
-        row.suggested_subject_pk = cluster.subject_pk if cluster.subject_pk in subjects else None
+        suggested = cluster.subject_pk if cluster.subject_pk in subjects else None
+        row.suggested_subject_pk = suggested or (row.suggested_subject_pk if row.pk in edited_clusters else None)
         session.flush()
-        memberships += [{"face_pk": pk, "cluster_pk": row.pk} for pk in cluster.faces if pk in nameless]
-    for part in _split(wanted):
+        memberships += [{"face_pk": pk, "cluster_pk": row.pk} for pk in faces]
+    for part in _split([pk for pk in wanted if pk not in edited]):
         session.execute(delete(ClusteredFace).where(ClusteredFace.face_pk.in_(part)))
     if memberships:
         session.execute(insert(ClusteredFace), memberships)
+
+
+def _read_current_places(
+    session: Session, edits: Mapping[int, float], faces: Sequence[int]
+) -> tuple[set[int], dict[int, int]]:
+    """Return which of the faces may be moved, and face -> cluster of those that lie in a cluster that was edited since.
+
+    edits: see `ClusterGallery`. Times are only compared for equality: clocks of several hosts differ.
+    """
+    movable, edited = set[int](), dict[int, int]()
+    nameless = (
+        select(Face.pk, FaceCluster.pk, FaceCluster.edited_at)
+        .outerjoin(ClusteredFace, ClusteredFace.face_pk == Face.pk)
+        .outerjoin(FaceCluster, FaceCluster.pk == ClusteredFace.cluster_pk)
+        .where(Face.subject_pk.is_(None))
+    )
+    for part in _split(faces):
+        for pk, cluster, edited_at in session.execute(nameless.where(Face.pk.in_(part))):
+            if edited_at is not None and edited_at != edits.get(cluster):
+                edited[pk] = cluster
+            else:
+                movable.add(pk)
+    return movable, edited
+
+
+def _read_clusters(session: Session, pks: Collection[int]) -> dict[int, FaceCluster]:
+    rows: dict[int, FaceCluster] = {}
+    for part in _split(sorted(pks)):
+        rows |= {row.pk: row for row in session.scalars(select(FaceCluster).where(FaceCluster.pk.in_(part)))}
+    return rows
+
+
+def _find_row(cluster: NewCluster, rows: Mapping[int, FaceCluster], edited: Mapping[int, int]) -> FaceCluster | None:
+    """Find the stored cluster that this one continues: the earlier one, or else the one into which somebody merged most
+    of its faces."""
+    if cluster.kept is not None and cluster.kept in rows:
+        return rows[cluster.kept]
+    joined = Counter(edited[pk] for pk in cluster.faces if pk in edited).most_common(1)
+    return rows[joined[0][0]] if joined else None
 
 
 def _split(items: Sequence[Item]) -> Iterator[Sequence[Item]]:

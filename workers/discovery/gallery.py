@@ -1,5 +1,6 @@
 """Read what a search for people starts from: the faces, their index, earlier clusters, and the settled labels."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -39,6 +40,7 @@ class ClusterGallery:
     is_new: (N,) whether the face was enrolled or changed since the last search for people
     strangers: how strangers score in searches here; None: it was not measured
     change: the collection's last change
+    edits: cluster -> when somebody last merged or dismissed it, for those that were
     """
 
     collection: str
@@ -52,6 +54,7 @@ class ClusterGallery:
     constraints: PairConstraints
     strangers: OpenSetCalibration | None
     change: int
+    edits: Mapping[int, float]
 
     @property
     def is_named(self) -> NDArray[np.bool_]:
@@ -91,7 +94,7 @@ def read_gallery(context: JobContext, collection_id: str, min_probability: float
             collection_id, model, calibration, index, pks, subjects, clusters,
             changes > (last.change if last is not None and goes_on else NOBODY),
             _read_constraints(session, collection_id, pks), _read_strangers(model, deployment.measurements),
-            collection.change,
+            collection.change, _read_edits(session, collection_id),
         )  # fmt: skip
 
 
@@ -131,6 +134,11 @@ def _read_faces(session: Session, collection: str, only_edited: bool) -> Ids:
         for pk, subject, cluster, change, edited_at in session.execute(chosen)
     ]
     return np.array(rows, np.int64).reshape(-1, 4).T
+
+
+def _read_edits(session: Session, collection: str) -> dict[int, float]:
+    chosen = select(FaceCluster.pk, FaceCluster.edited_at).where(FaceCluster.collection_id == collection)
+    return {pk: at for pk, at in session.execute(chosen.where(FaceCluster.edited_at.is_not(None))) if at is not None}
 
 
 def _read_constraints(session: Session, collection: str, pks: Ids) -> PairConstraints:
