@@ -210,6 +210,23 @@ def test_a_cluster_that_is_named_during_a_search_is_not_offered_again(
 
 
 @on_sqlite
+def test_a_face_of_somebody_who_is_deleted_during_a_search_forms_no_cluster(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gallery = make_gallery(service)
+    gallery.add({"m": faces_of(0, 4, 0, 2)}, ["ada"] * 3 + [None] + ["bob"] * 3 + [None])
+
+    def delete(context: JobContext, gallery: ClusterGallery, clusters: Sequence[NewCluster]) -> list[NewCluster]:
+        confirmed = confirm_suggestions(context, gallery, clusters)
+        service.client.delete("/v1/collections/staff/subjects/bob").raise_for_status()
+        return confirmed
+
+    monkeypatch.setattr("workers.handlers.discover_people.confirm_suggestions", delete)
+    discover(service)
+    assert [(c["suggested_subject"] or {}).get("id") for c in list_clusters(service)] == ["ada"]
+
+
+@on_sqlite
 def test_labels_are_heeded(service: Service) -> None:
     gallery = make_gallery(service)
     faces = gallery.add({"m": faces_of(0, 4, 0, 3)}, [None] * 12)

@@ -95,13 +95,13 @@ def _store_part(session: Session, gallery: ClusterGallery, clusters: Sequence[Ne
     for cluster in clusters:
         faces = [pk for pk in cluster.faces if pk in movable]
         row = _find_row(cluster, rows, edited)
-        if row is None and len(faces) < _count_needed_faces(cluster.subject_pk):
+        suggested = cluster.subject_pk if cluster.subject_pk in subjects else None
+        if row is None and len(faces) < _count_needed_faces(suggested):
             continue
         if row is None:
             row = FaceCluster(collection_id=gallery.collection, probability=cluster.probability)
             session.add(row)
         row.probability = min(row.probability, cluster.probability)
-        suggested = cluster.subject_pk if cluster.subject_pk in subjects else None
         row.suggested_subject_pk = suggested or (row.suggested_subject_pk if row.pk in edited_clusters else None)
         session.flush()
         memberships += [{"face_pk": pk, "cluster_pk": row.pk} for pk in faces]
