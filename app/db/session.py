@@ -6,7 +6,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Executable, create_engine, event, make_url
+from sqlalchemy import Connection, Engine, Executable, create_engine, event, make_url, select
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
@@ -236,3 +236,12 @@ def writing(database: Engine, collections: Sequence[str] = ()) -> Iterator[Sessi
         if not is_temporary(error):
             raise
         raise describe_failure(error, is_committing=is_committing) from error
+
+
+def check_transaction(session: Session) -> None:
+    """Check that the server has not ended the transaction: see `MAX_IDLE_WRITE_SECONDS`. Its locks would be gone.
+
+    What cannot be rolled back, such as the removal of a file under a lock, is done at once after it.
+    Raises OperationalError.
+    """
+    session.execute(select(1))

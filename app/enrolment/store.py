@@ -7,12 +7,13 @@ files and the faces that exist already are checked again; then the rows and the 
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from sqlalchemy import exists, func, select
 from sqlalchemy.orm import Session
 
-from app.db.session import writing
+from app.db.session import check_transaction, writing
 from app.db.subject_ids import compose, list_spellings
 from app.db.tables import Collection, Deployment, Face, Job, Subject, now
 from app.enrolment.bulk_rows import insert_columns, insert_embeddings, make_face_ids
@@ -141,7 +142,7 @@ class _EnrolmentTransaction:
         names = [name for photo in self.photos for name in photo.names()] + [name for name, _ in self.prepared.files]
         owners = {name: Blobs.parse_name(name) for name in names}
         unnamed = [name for name, owner in owners.items() if owner[0] in refused and owner not in named]
-        self.resources.blobs.remove(self.collection_id, unnamed)
+        self.resources.blobs.remove(self.collection_id, unnamed, partial(check_transaction, self.session))
 
     def _check_preparation(self) -> None:
         """Raises _PointersMovedError if a model has no embeddings, or a file is missing."""

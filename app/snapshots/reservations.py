@@ -8,7 +8,7 @@ from filelock import FileLock, Timeout
 from sqlalchemy import Engine, exists, select
 from sqlalchemy.orm import Session
 
-from app.db.session import writing
+from app.db.session import check_transaction, writing
 from app.db.tables import Base, Collection, Job
 from app.errors import Conflict
 from app.queue.jobs import LIVE_STATES
@@ -32,6 +32,7 @@ def keep_others_out(database: Engine, home: Path, name: str) -> Iterator[None]:
         blobs = Blobs(home / BLOBS)
         with writing(database) as session:
             if release_untouched(session, name):
+                check_transaction(session)
                 blobs.set_aside(name)  # halves of files too, which nobody could tell from those of a running enrolment
         blobs.empty_trash()
         yield

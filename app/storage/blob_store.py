@@ -5,7 +5,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
@@ -26,6 +26,8 @@ PREFIX, TRASH = "c-", "trash-"
 MAX_WRITES = 5
 MAX_SINGLE_FILES = 8
 """More new files than this are written as a segment."""
+FILES_PER_CHECK = 8
+"""How many files are removed between two checks of a lock."""
 MISSING_SECONDS = 1.0
 """How often segments are listed anew, at most, because a file is missing: a network file system may hide a change."""
 DAMAGED_CODE = "StoredFileDamaged"
@@ -150,11 +152,16 @@ class Blobs:
             raise report_damaged_file("crop", path) from error
         return data
 
-    def remove(self, collection: str, names: Iterable[str]) -> int:
-        """Remove these files; returns how many of them existed."""
+    def remove(self, collection: str, names: Iterable[str], check_lock: Callable[[], None] = lambda: None) -> int:
+        """Remove these files; returns how many of them existed.
+
+        check_lock: is called before every few files, and raises if they may be needed again
+        """
         wanted = list(names)
-        removed = self._open_segments(collection, max_age_seconds=0).remove(wanted)
-        for name in wanted:
+        removed = self._open_segments(collection, max_age_seconds=0).remove(wanted, check_lock)
+        for position, name in enumerate(wanted):
+            if position % FILES_PER_CHECK == 0:
+                check_lock()
             path = self._path(collection, name)
             if path.exists():
                 removed.add(name)

@@ -11,7 +11,7 @@ import pytest
 from app.errors import AppError, Busy
 from app.storage import atomic_write
 from app.storage.atomic_write import MAX_SINGLE_SYNCS
-from app.storage.blob_store import DAMAGED_FILES, MAX_WRITES, Blobs
+from app.storage.blob_store import DAMAGED_FILES, FILES_PER_CHECK, MAX_WRITES, Blobs
 from ml.images import encode_png
 
 
@@ -81,6 +81,21 @@ def remove_before_sync(
         sync(root, paths)
 
     monkeypatch.setattr(atomic_write, "sync_paths", remove_and_sync)
+
+
+def test_what_is_left_to_remove_stays_once_the_lock_is_lost(blobs: Blobs) -> None:
+    names = [f"photos/ab/ab{number}" for number in range(FILES_PER_CHECK + 3)]
+    for name in names:
+        blobs.put("staff", [(name, b"photo")])
+    is_held = iter([True, False])
+
+    def check_lock() -> None:
+        if not next(is_held):
+            raise Busy("the lock is lost")
+
+    with pytest.raises(Busy):
+        blobs.remove("staff", names, check_lock)
+    assert [name for name in names if blobs.has("staff", [name])] == names[FILES_PER_CHECK:]
 
 
 def test_photos_and_crops_are_checked_when_they_are_read(blobs: Blobs, tmp_path: Path) -> None:

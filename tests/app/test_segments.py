@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.errors import AppError, NotFound
+from app.errors import AppError, Busy, NotFound
 from app.snapshots.files import list_blobs
 from app.storage.blob_store import MAX_SINGLE_FILES, Blobs
 from app.storage.segments import segment_file, segment_index
@@ -113,6 +113,13 @@ def test_nothing_of_a_removed_file_stays_on_the_disk(
     files = make_files()
     blobs.put(COLLECTION, files.items())
     removed = list(files)[:5]
+
+    def lose_lock() -> None:
+        raise Busy("the lock is lost")
+
+    with pytest.raises(Busy):
+        blobs.remove(COLLECTION, removed, lose_lock)
+    assert blobs.has(COLLECTION, removed)
     assert blobs.remove(COLLECTION, [*removed, "photos/00/none"]) == len(removed)
     [segment] = list_segments(blobs)
     data = segment.read_bytes()

@@ -7,13 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import delete, event, func, select
+from sqlalchemy import delete, event, func, select, text
+from sqlalchemy.orm import Session
 
+from app.collections.service import delete_collection
 from app.db.session import reading, writing
 from app.db.tables import Collection, Deployment, Embedding, Face, Follower, Job, Removal, StoredResponse, Subject, now
 from app.enrolment.photo_analysis import EnrolmentRequest, analyse_photo
 from app.enrolment.preparation import prepare_photos
 from app.enrolment.store import enrol_photos
+from app.errors import Busy
 from app.galleries import subjects
 from app.publishing import pointers
 from app.queue import jobs
@@ -26,6 +29,7 @@ from ml.embedders.l2 import L2
 from ml.model import Model, Recipe
 from tests.gallery import collection
 from tests.workers.test_import import count, picture
+from workers.cleanup import stored_files
 from workers.context import JobContext
 from workers.handlers import erase, sweep
 from workers.worker import Worker
@@ -132,6 +136,60 @@ def test_uploading_and_erasing_a_photo_at_once_keeps_row_and_files_consistent(st
             with reading(staff.database) as session:
                 there = session.scalar(select(Face).where(Face.image_id == image)) is not None
             assert sum(image in name for name in files(staff)) >= 3 * there
+
+
+def lose_lock(staff: Resources, session: Session) -> None:
+    """End a transaction as PostgreSQL ends those of a worker that is frozen."""
+    process = session.scalar(text("select pg_backend_pid()"))
+    with staff.database.connect() as other:
+        other.execute(text("select pg_terminate_backend(:process, 5000)"), {"process": process})
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_photo_that_is_enrolled_again_while_the_lock_is_lost_keeps_its_files(
+    staff: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image, list_named = Blobs.digest(picture(0)), stored_files._list_named
+    with writing(staff.database) as session:
+        subjects.erase_faces(session, pointers.lock_collection(session, "staff"), Face.image_id == image)
+
+    def list_and_lose_lock(session: Session, *args: Any) -> Any:
+        named = list_named(session, *args)
+        lose_lock(staff, session)
+        add(staff, 0)
+        return named
+
+    monkeypatch.setattr(stored_files, "_list_named", list_and_lose_lock)
+    with pytest.raises(Busy):
+        erase.erase_files(Erase(collection="staff", images=(image,)), context(staff))
+    monkeypatch.setattr(stored_files, "_list_named", list_named)
+    work(staff)
+    assert (count(staff, Face), len(files(staff))) == (4, 12)
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_collection_that_is_made_again_while_the_lock_is_lost_keeps_its_files(staff: Resources) -> None:
+    with writing(staff.database) as session:
+        delete_collection(session, "staff")
+
+    made_again = list[str]()
+
+    def lose_lock_and_make_again(session: Session, _: Any) -> None:
+        if not made_again:
+            made_again.append("staff")
+            lose_lock(staff, session)
+            with writing(staff.database) as other:
+                collection(other, "staff")
+            add(staff, 0)
+
+    event.listen(Session, "after_flush_postexec", lose_lock_and_make_again)
+    try:
+        with pytest.raises(Busy):
+            stored_files.remove_collection_files(staff, "staff")
+    finally:
+        event.remove(Session, "after_flush_postexec", lose_lock_and_make_again)
+    work(staff)
+    assert {Blobs.parse_name(name)[0] for name in files(staff)} == {Blobs.digest(picture(0))}
 
 
 def test_deleting_a_collection_removes_its_files(staff: Resources) -> None:

@@ -1,15 +1,17 @@
 """Remove the files of photos and crops that no row names any more.
 
-Files are removed under the collection's lock, so that an upload of the same photo at the same time keeps its own.
+Files are removed under the collection's lock, so that an upload of the same photo at the same time keeps its own. A
+worker that was frozen may have lost the lock: it is checked before every few files.
 """
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from app.db.session import reading, writing
+from app.db.session import check_transaction, reading, writing
 from app.db.tables import Collection, Face
 from app.resources import Resources
 from app.storage.blob_store import Blobs
@@ -31,6 +33,7 @@ def remove_collection_files(resources: Resources, collection: str) -> bool:
             name = Collection(id=collection)
             session.add(name)
             session.flush()
+            check_transaction(session)
             resources.blobs.set_aside(collection)
             session.delete(name)
     except IntegrityError:
@@ -99,7 +102,8 @@ def remove_unnamed(resources: Resources, collection: str, names: Sequence[str]) 
         if session.get(Collection, collection, with_for_update=True) is None:
             return 0
         named = _list_named(session, collection, {image for image, _ in owners.values()})
-        return resources.blobs.remove(collection, [name for name, owner in owners.items() if owner not in named])
+        unnamed = [name for name, owner in owners.items() if owner not in named]
+        return resources.blobs.remove(collection, unnamed, partial(check_transaction, session))
 
 
 def _list_named(session: Session, collection: str, images: Iterable[str]) -> set[FileOwner]:

@@ -3,7 +3,7 @@
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
@@ -126,8 +126,8 @@ class CollectionSegments:
             with suppress(FileNotFoundError):
                 mark_damaged(segment.path, entry)
 
-    def remove(self, names: Iterable[str]) -> set[str]:
-        """Remove these files, and return the names of those that existed."""
+    def remove(self, names: Iterable[str], check_lock: Callable[[], None] = lambda: None) -> set[str]:
+        """Remove these files, and return the names of those that existed. check_lock: is called before each segment"""
         removed: set[str] = set()
         entries: dict[str, list[SegmentEntry]] = {}
         for name in names:
@@ -135,6 +135,7 @@ class CollectionSegments:
                 entries.setdefault(segment.path, []).append(entry)
                 removed.add(name)
         for path, own in entries.items():
+            check_lock()
             remove_entries(path, own)
         return removed
 
