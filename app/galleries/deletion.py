@@ -4,7 +4,7 @@ from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from app.db.tables import Collection, Deployment, Erasure, Face, FaceCluster, Follower, Removal, Subject, TrainingPolicy
-from app.galleries.erasures import describe_erased, start_erasure
+from app.galleries.erasures import SERVED_BY, describe_erased, start_erasure
 from app.queue.jobs import cancel_jobs_of
 
 ROWS_PER_STEP = 2_000
@@ -12,8 +12,8 @@ ROWS_PER_STEP = 2_000
 MANY_ROWS = (Face, Subject, FaceCluster, Removal)
 """Tables with many rows of a collection, in the order in which these are deleted. With a face go its labels,
 embeddings, coordinates and places in clusters."""
-ACTIVE_ROWS = (Deployment, TrainingPolicy, Follower)
-"""Tables by whose rows a collection is searched and trained."""
+ACTIVE_ROWS = (Deployment, TrainingPolicy)
+"""Tables by whose rows a collection is searched and trained, beside those of its followers."""
 
 
 def delete_collection(session: Session, collection: Collection) -> Erasure:
@@ -26,6 +26,7 @@ def delete_collection(session: Session, collection: Collection) -> Erasure:
     cancel_jobs_of(session, collection)
     chosen = (Face.collection_id == collection.id,)
     erasure, _ = start_erasure(session, collection, "collection", chosen)
+    erasure.targets = erasure.targets | {SERVED_BY: _delete_followers(session, collection.id)}
     for row in ACTIVE_ROWS:
         session.execute(delete(row).where(row.collection_id == collection.id))
     if not _is_large(session, collection.id):
@@ -33,6 +34,15 @@ def delete_collection(session: Session, collection: Collection) -> Erasure:
         while delete_some_rows(session, collection) > 0:
             continue
     return erasure
+
+
+def _delete_followers(session: Session, collection: str) -> dict[str, float]:
+    """Delete the rows of the processes that serve a locked collection. Returns process -> its last sign of life."""
+    deleted = delete(Follower).where(Follower.collection_id == collection).returning(Follower.process, Follower.seen_at)
+    seen_at = dict[str, float]()
+    for process, at in session.execute(deleted, execution_options={"synchronize_session": False}):
+        seen_at[process] = max(at, seen_at.get(process, at))
+    return seen_at
 
 
 def _is_large(session: Session, collection: str) -> bool:

@@ -2,7 +2,7 @@
 
 import base64
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, func, or_, select
@@ -25,6 +25,9 @@ MERGED = "merged"
 """The target that lists the subjects that were merged into the one that is erased: see `Subject.merged_subjects`."""
 BEGUN_AT = "begun_at"
 """The target that says when the job of the erasure began, as seconds since 1970."""
+SERVED_BY = "served_by"
+"""The target that lists the processes that served a collection when it was deleted, and have not dropped it since:
+process -> its last sign of life by then, as seconds since 1970."""
 PENDING, SCRUBBED, FINAL = "pending", "scrubbed", "final"
 """The states of an erasure, in their order."""
 
@@ -110,6 +113,23 @@ def find_commit_bound(session: Session, erasure: Erasure) -> float:
     ]
     bounds = [math.nextafter(at, -math.inf) for at in later if at is not None]
     return min([find_latest_moment(session), *bounds])
+
+
+def strike_out(session: Session, process: str, collections: Set[tuple[str, float]]) -> None:
+    """Have the erasures of deleted collections wait no longer for a process, which has dropped them.
+
+    collections: their names, and when they were made
+    """
+    deletions = select(Erasure).where(
+        Erasure.collection_id.in_({name for name, _ in collections}),
+        Erasure.target == "collection",
+        Erasure.state == PENDING,
+    )
+    for row in session.scalars(deletions.order_by(Erasure.id).with_for_update()):
+        served_by = row.targets.get(SERVED_BY, {})
+        if (row.collection_id, row.collection_created_at) in collections and process in served_by:
+            left = {name: seen_at for name, seen_at in served_by.items() if name != process}
+            row.targets = row.targets | {SERVED_BY: left}
 
 
 def describe_erased(

@@ -1,7 +1,7 @@
 """Report to the other processes which change of each deployment this process serves, in the table of followers."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from contextlib import suppress
 
 from sqlalchemy import ColumnElement, Engine, delete, insert, select, update
@@ -10,7 +10,8 @@ from sqlalchemy.orm import Session
 from sqlalchemy.orm.exc import StaleDataError
 
 from app.db.session import writing
-from app.db.tables import Collection, Follower, now
+from app.db.tables import Collection, Erasure, Follower, now
+from app.galleries.erasures import SERVED_BY, strike_out
 from app.serving.deployments import DeploymentKey, ServedDeployment
 
 HEARTBEAT_SECONDS = 3.0
@@ -34,6 +35,7 @@ class Reporter:
         self.database, self.process = database, process
         self.due_in: float | None = None
         self._reported: dict[DeploymentKey, ReportedState] = {}
+        self._awaited: set[tuple[str, float]] = set()  # collections whose erasures may wait until they are dropped
         self._written_at = self._last_heartbeat_at = float("-inf")
 
     def report(self, all_served: Iterable[ServedDeployment]) -> None:
@@ -41,20 +43,23 @@ class Reporter:
 
         Rows are written MIN_INTERVAL_SECONDS after the last ones: until then, `due_in` says when to call again.
         If a collection is deleted meanwhile, nothing is written: the next call does it without the collection.
+        The erasures of deleted collections wait for this process until a call without them is written.
         """
         states = {(served.collection, served.task): _describe_state(served) for served in all_served}
+        dropped = self._awaited - {(collection, state[-1]) for (collection, _), state in states.items()}
         changed = {key: state for key, state in states.items() if self._reported.get(key) != state}
-        if not states and not self._reported:
+        if not states and not self._reported and not dropped:
             self.due_in = None
             return
         since_last = time.monotonic() - self._written_at
-        is_changed = bool(changed) or states.keys() != self._reported.keys()
+        is_changed = bool(changed or dropped) or states.keys() != self._reported.keys()
         self.due_in = MIN_INTERVAL_SECONDS - since_last if is_changed and since_last < MIN_INTERVAL_SECONDS else None
         is_heartbeat_due = time.monotonic() - self._last_heartbeat_at > HEARTBEAT_SECONDS
         if self.due_in is not None or not (is_changed or is_heartbeat_due):
             return
         with suppress(StaleDataError, IntegrityError):
             self._write(states, changed, is_heartbeat_due)
+        self._strike_out(dropped)
 
     def _write(
         self,
@@ -66,6 +71,7 @@ class Reporter:
 
         Raises Busy; on PostgreSQL, StaleDataError or IntegrityError if their collection is deleted meanwhile.
         """
+        self._awaited |= {(collection, state[-1]) for (collection, _), state in changed.items()}
         with writing(self.database) as session:
             is_own = Follower.process == self.process
             for collection, task in self._reported.keys() - states.keys():
@@ -94,6 +100,13 @@ class Reporter:
         if with_heartbeat:
             self._last_heartbeat_at = self._written_at
 
+    def _strike_out(self, dropped: Set[tuple[str, float]]) -> None:
+        """Have no erasure of these collections wait for this process any more. Raises Busy."""
+        if dropped:
+            with writing(self.database) as session:
+                strike_out(session, self.process, dropped)
+            self._awaited -= dropped
+
     def has_reported(self, served: ServedDeployment) -> bool:
         """Whether erasures wait until this process serves their changes of the deployment's collection."""
         state = self._reported.get((served.collection, served.task))
@@ -111,6 +124,7 @@ class Reporter:
         """Delete the rows of this process. Raises Busy."""
         with writing(self.database) as session:
             session.execute(delete(Follower).where(Follower.process == self.process))
+        self._strike_out(set(self._awaited))
 
 
 def _describe_state(served: ServedDeployment) -> ReportedState:
@@ -124,6 +138,11 @@ def is_alive() -> ColumnElement[bool]:
     One whose time lies in the future does not count: it was written before the clock was set back.
     """
     return Follower.seen_at.between(now() - ALIVE_SECONDS, now() + ALIVE_SECONDS)
+
+
+def may_be_served(deletion: Erasure) -> bool:
+    """Whether a living process that served a collection when it was deleted has not dropped it."""
+    return any(abs(now() - seen_at) <= ALIVE_SECONDS for seen_at in deletion.targets.get(SERVED_BY, {}).values())
 
 
 def have_followers_caught_up(session: Session, collection: str, change: int) -> bool:

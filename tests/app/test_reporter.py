@@ -11,8 +11,9 @@ import pytest
 from sqlalchemy import delete, select, update
 
 from app.db.session import reading, writing
-from app.db.tables import Collection, Follower, now
+from app.db.tables import Collection, Erasure, Follower, now
 from app.galleries.deletion import delete_collection
+from app.galleries.erasures import SERVED_BY
 from app.publishing.pointers import lock_collection
 from app.serving.deployment_sync import DeploymentSync
 from app.serving.engine import Engine
@@ -156,6 +157,41 @@ def test_a_report_and_the_deletion_of_its_collection_do_not_wait_for_each_other(
             time.sleep(0.2)
             delete_collection(session, collection)
         reported.result(10)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_the_erasure_of_a_collection_waits_until_each_process_has_dropped_it(resources: Any, ends: bool) -> None:
+    GalleryWriter(resources).make(MODEL)
+    created_at = read_creation(resources)
+    reporters = [Reporter(resources.database, process) for process in ("first", "second")]
+    for reporter in reporters:
+        reporter.report(serve(1, created_at))
+    with writing(resources.database) as session:
+        erasure = delete_collection(session, lock_collection(session, "staff")).id
+    GalleryWriter(resources).make(MODEL)
+
+    def list_awaited() -> list[str]:
+        with reading(resources.database) as session:
+            return sorted(session.get_one(Erasure, erasure).targets[SERVED_BY])
+
+    assert list_awaited() == ["first", "second"]
+    time.sleep(MIN_INTERVAL_SECONDS)
+    reporters[0].report(serve(1, created_at))
+    assert list_awaited() == ["first", "second"], "it serves the deleted one"
+    time.sleep(MIN_INTERVAL_SECONDS)
+    reporters[0].report(serve(1, read_creation(resources)))
+    assert list_awaited() == ["second"]
+    if ends:
+        reporters[1].sign_off()
+    else:
+        reporters[1].forget()
+        reporters[1].report([])
+    assert list_awaited() == []
+
+
+def read_creation(resources: Any) -> float:
+    with reading(resources.database) as session:
+        return session.get_one(Collection, "staff").created_at
 
 
 def test_erasures_wait_for_a_process_before_it_serves_faces_for_the_first_time(

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +13,10 @@ from sqlalchemy import delete, func, select, update
 from app.collections.schemas import CollectionIn
 from app.collections.service import delete_collection, put_collection
 from app.db.session import reading, writing
-from app.db.tables import Base, Collection, Erasure, Face, FaceCluster, Job, Label, Removal, now
+from app.db.tables import Base, Collection, Erasure, Face, FaceCluster, Follower, Job, Label, Removal, now
 from app.errors import Conflict
 from app.galleries import deletion
+from app.galleries.erasures import SERVED_BY, describe_erased, strike_out
 from app.queue import jobs
 from app.queue.messages import Erase
 from app.resources import Resources
@@ -37,6 +39,7 @@ KILLED = """
 import os, signal
 from app.config import Settings
 from app.galleries import deletion
+from app.galleries.erasures import SERVED_BY, describe_erased, strike_out
 from app.resources import open_resources
 from workers.erasing import collection_rows
 from workers.worker import Worker
@@ -187,6 +190,23 @@ def test_it_goes_on_after_every_step(large: Resources, monkeypatch: pytest.Monke
             erasure = session.get_one(Erasure, erasure.id)
     assert left == [9, 9, 7, 7, 5, 5, 3, 3, 1, 1, 0], "a step that fails is undone, and repeated"
     assert erasure.contents["removed"]["faces"] == FACES
+
+
+def test_a_process_that_drops_the_collection_while_its_rows_are_described_is_not_waited_for(
+    large: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with writing(large.database) as session:
+        served = {"collection_id": "staff", "task": "identity", "model_id": LBP_MODEL, "change": 1, "vectors": FACES}
+        session.add_all(Follower(process=name, **served) for name in ("first", "second"))
+    erasure = delete_staff(large)
+
+    def describe_and_drop(*arguments: Any) -> Any:
+        with writing(large.database) as session:
+            strike_out(session, "first", {("staff", erasure.collection_created_at)})
+        return describe_erased(*arguments)
+
+    monkeypatch.setattr(collection_rows, "describe_erased", describe_and_drop)
+    assert set(delete_rows(context(large), erasure).targets[SERVED_BY]) == {"second"}
 
 
 def test_an_erasure_without_its_job_is_resumed_between_steps(large: Resources, monkeypatch: pytest.MonkeyPatch) -> None:

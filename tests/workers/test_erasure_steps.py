@@ -22,13 +22,16 @@ from app.db.tables import (
     ModelRecord,
     StoredResponse,
     Training,
+    now,
 )
 from app.galleries import erasures
+from app.galleries.deletion import delete_collection
 from app.galleries.erasure_receipts import build_receipt, hash_photo, hash_subject, is_receipt_signed
 from app.learning.plan import ComponentChoice, Plan, Source
 from app.queue import jobs
 from app.queue.messages import Compare, Erase, Evaluate, ExamineGallery, ImportArchive, Publish, Sweep, Train
 from app.resources import Resources
+from app.serving.reporter import ALIVE_SECONDS
 from app.storage.audit_log.spool import AuditSpool
 from app.storage.blob_store import Blobs
 from app.storage.fingerprints import Fingerprinter
@@ -129,6 +132,34 @@ def test_an_erasure_waits_for_the_indexes_of_living_processes(resources: Resourc
 def test_a_deleted_collection_is_served_for_a_second(resources: Resources, seconds: float, name: str | None) -> None:
     erasure = make_erasure(resources, "collection", requested_at=NOW - seconds)
     assert find(resources, erasure) == Blocker(name, None if name else NOW)
+
+
+def test_the_erasure_of_a_subject_waits_for_the_indexes_of_its_deleted_collection(resources: Resources) -> None:
+    """With the collection, the rows of its followers are deleted."""
+    erasure = make_erasure(resources)
+    add(resources, Follower(collection_id="staff", task="identity", model_id="m", vectors=0, process="p", change=8))
+    with writing(resources.database) as session:
+        deletion = delete_collection(session, session.get_one(Collection, "staff")).id
+        session.get_one(Erasure, deletion).requested_at = NOW - 1.1
+    assert find(resources, erasure) == Blocker("indexes")
+    with writing(resources.database) as session:
+        erasures.strike_out(session, "p", {("staff", 5.0)})
+    assert find(resources, erasure) == Blocker(None, NOW)
+
+
+@pytest.mark.parametrize(("silent_seconds", "name"), [(ALIVE_SECONDS - 5, "indexes"), (ALIVE_SECONDS + 1, None)])
+def test_a_deleted_collection_is_served_by_a_living_process_until_it_has_dropped_it(
+    resources: Resources, silent_seconds: float, name: str | None
+) -> None:
+    served_by = {"p": now() - silent_seconds, "dead": now() - 60}
+    erasure = make_erasure(resources, "collection", targets={erasures.SERVED_BY: served_by})
+    assert find(resources, erasure) == Blocker(name, None if name else NOW)
+    with writing(resources.database) as session:
+        erasures.strike_out(session, "p", {("staff", 4.0), ("other", 5.0)})
+    assert find(resources, read(resources, erasure.id)).name == name, "it has dropped others"
+    with writing(resources.database) as session:
+        erasures.strike_out(session, "p", {("staff", 5.0)})
+    assert find(resources, read(resources, erasure.id)) == Blocker(None, NOW)
 
 
 def test_a_later_collection_of_the_same_name_holds_up_no_erasure(resources: Resources) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import and_, exists, func, or_, select
+from sqlalchemy import and_, exists, or_, select
 from sqlalchemy.orm import Session, aliased
 
 from app.db.tables import (
@@ -35,11 +35,11 @@ from app.queue.messages import (
     Train,
 )
 from app.queue.moments import find_latest_moment
-from app.serving.reporter import have_followers_caught_up
+from app.serving.reporter import have_followers_caught_up, may_be_served
 from app.storage.audit_log.spool import was_killed
 
 SETTLING_SECONDS = 1.0
-"""How long a deleted collection may still be served by a process."""
+"""How long a deleted collection counts as served at least: requests may have begun to search it."""
 
 
 @dataclass(frozen=True)
@@ -73,25 +73,29 @@ def find_blocker(session: Session, erasure: Erasure, audit: Path) -> Blocker:
 
 
 def _is_unserved(session: Session, erasure: Erasure) -> bool:
-    deleted_at = _find_deletion(session, erasure)
-    if deleted_at is not None:
-        return not 0 <= now() - deleted_at <= SETTLING_SECONDS
+    deletion = _find_deletion(session, erasure)
+    if deletion is not None:
+        return not (0 <= now() - deletion.requested_at <= SETTLING_SECONDS or may_be_served(deletion))
     return have_followers_caught_up(session, erasure.collection_id, erasure.change)
 
 
-def _find_deletion(session: Session, erasure: Erasure) -> float | None:
-    """Return when the collection was deleted, None if it is there. A later one of its name counts its own changes."""
+def _find_deletion(session: Session, erasure: Erasure) -> Erasure | None:
+    """Return the erasure of the collection, None if it is there. A later one of its name counts its own changes.
+
+    If it is gone without an erasure, the one that is given stands for it.
+    """
     if erasure.target == "collection":
-        return erasure.requested_at
-    created_at = session.scalar(select(Collection.created_at).where(Collection.id == erasure.collection_id))
-    if created_at in (None, erasure.collection_created_at):
+        return erasure
+    is_there = Collection.id == erasure.collection_id, ~Collection.is_deleted
+    created_at = session.scalar(select(Collection.created_at).where(*is_there))
+    if created_at == erasure.collection_created_at:
         return None
-    deletions = select(func.max(Erasure.requested_at)).where(
+    deletions = select(Erasure).where(
         Erasure.collection_id == erasure.collection_id,
         Erasure.collection_created_at == erasure.collection_created_at,
         Erasure.target == "collection",
     )
-    return session.scalar(deletions) or erasure.requested_at
+    return session.scalar(deletions.order_by(Erasure.requested_at.desc()).limit(1)) or erasure
 
 
 def _is_request_running(session: Session, unserved_at: float, audit: Path) -> bool:

@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 from app.db.session import reading, snapshot, writing
 from app.db.tables import Collection, Erasure, Face, Job
 from app.galleries.deletion import count_many_rows, delete_some_rows
-from app.galleries.erasures import describe_erased
+from app.galleries.erasures import SERVED_BY, describe_erased
 from workers.context import JobContext, Later
 
 TURN_SECONDS = 5.0
@@ -42,7 +42,8 @@ def _record_rows(context: JobContext, erasure: Erasure) -> Erasure:
         targets, contents = describe_erased(session, erasure, chosen)
     with writing(context.resources.database) as session:
         row = session.get_one(Erasure, erasure.id, with_for_update=True)
-        row.targets, row.contents = targets, contents
+        served_by = row.targets.get(SERVED_BY, {})  # processes strike themselves out meanwhile
+        row.targets, row.contents = targets | {SERVED_BY: served_by}, contents
     return row
 
 
