@@ -39,7 +39,8 @@ class QueryCandidates(NamedTuple):
 
     offsets_of: person -> the offsets of their faces, both nearest first
     groups: these people or, for `group_by=face`, faces
-    shortlist: the people to compare: the nearest, and the nearest who may be the next person
+    shortlist: the people to compare: the nearest, and the nearest who may be the next person. However far a search
+        looks, these are the same
     is_shortlist_full: whether so many of these may be the next person that others have no part in the decision
     """
 
@@ -205,16 +206,22 @@ def _group_faces(
         groups = list(offsets_of.items())
     else:
         groups = [(person, [offset]) for offset, person in enumerate(people, start) if person >= 0]
-    return QueryCandidates(offsets_of, groups, corrections, *_choose_people(offsets_of, distractors))
+    compared = _choose_people(offsets_of, start + MAX_RIVAL_DEPTH, distractors)
+    return QueryCandidates(offsets_of, groups, corrections, *compared)
 
 
-def _choose_people(people: Mapping[int, object], distractors: frozenset[int]) -> tuple[list[int], bool]:
+def _choose_people(
+    people: Mapping[int, Sequence[int]], end: int, distractors: frozenset[int]
+) -> tuple[list[int], bool]:
     """Return the shortlist of these people, nearest first, and whether it is full.
 
     Faces without a name are not the next person. They take no place of somebody who may be.
+
+    people: the offsets of their faces, both nearest first; end: from this offset on only the nearest people count
     """
     nearest = list(islice(people, SHORTLIST_PEOPLE))
-    rivals = [person for person in people if person % 2 == 0 or person in distractors][:SHORTLIST_PEOPLE]
+    within = [person for person, offsets in people.items() if offsets[0] < end]
+    rivals = [p for p in max(nearest, within, key=len) if p % 2 == 0 or p in distractors][:SHORTLIST_PEOPLE]
     is_full = len(rivals) == SHORTLIST_PEOPLE
     return (rivals if rivals == nearest else nearest + [person for person in rivals if person not in nearest]), is_full
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from itertools import chain
 from typing import NamedTuple
@@ -121,7 +122,8 @@ def _compute_person_distances(
     """Return for each of (Q, dim) queries: person -> person distance, of its nearest people. A mix has none.
 
     Those whom the filter leaves out come last. They count as the next person like anybody else: the threshold was
-    measured in the whole gallery, and with fewer people strangers would have a larger lead.
+    measured in the whole gallery, and with fewer people strangers would have a larger lead. Whom the search without the
+    filter does not compare has none, so that the filter names nobody for it.
     """
     criteria, candidates, rule = search.criteria, search.candidates, search.threshold.rule
     if criteria.is_mix:
@@ -129,7 +131,8 @@ def _compute_person_distances(
     shortlists, distractors = _list_nearest_people(candidates), _find_distractors(search)
     if search.unfiltered is not None:
         everybody = _list_nearest_people(search.unfiltered)
-        shortlists = [chosen | of_all for chosen, of_all in zip(shortlists, everybody, strict=True)]
+        pairs = zip(shortlists, everybody, strict=True)
+        shortlists = [_keep_compared(chosen, of_all, distractors) | of_all for chosen, of_all in pairs]
     templates = {}
     if rule.template_weight:
         named = dict.fromkeys([person for shortlist in shortlists for person in shortlist if not person % 2])
@@ -155,6 +158,14 @@ def _list_nearest_people(candidates: Candidates) -> list[dict[int, float]]:
     ]
 
 
+def _keep_compared(
+    chosen: Mapping[int, float], of_all: Mapping[int, float], distractors: AbstractSet[int]
+) -> dict[int, float]:
+    """Return of the people whom a filter has chosen those of all, and the faces without a name."""
+    is_kept = {person: person in of_all or (person % 2 == 1 and person not in distractors) for person in chosen}
+    return {person: distance for person, distance in chosen.items() if is_kept[person]}
+
+
 def _find_distractors(search: _Search) -> frozenset[int]:
     """Return the numbers of the distractors among the candidates, with those whom the filter leaves out."""
     hidden = search.unfiltered.distractors if search.unfiltered is not None else frozenset[int]()
@@ -177,7 +188,7 @@ def _rank_people(
     """Return the nearest groups of a query, by person distance if it is known, then by distance."""
     limit = max(params.limit, FACES_PER_SEARCH)
     if search.unfiltered is not None:
-        person_distances = {person: person_distances[person] for person in of_query.shortlist}
+        person_distances = {p: person_distances[p] for p in of_query.shortlist if p in person_distances}
     if params.group_by == "face" or not person_distances:
         return _rank_groups(search, of_query, _list_faces(of_query, person_distances, limit), person_distances)
     order, count = sorted(person_distances, key=person_distances.__getitem__), len(person_distances)

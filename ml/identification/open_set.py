@@ -31,10 +31,11 @@ MIN_GALLERY_SHARE = 0.5
 """Of the faces that searches were measured among, so many must be left. Among fewer people strangers have a larger lead
 over the next person, and more of them are named."""
 NOTHING_MATCHES = (-math.inf, -math.inf)
-VERSION = 6
+VERSION = 7
 """1 to 4: a search might end before it knew the next people, people held out of a training had the distances of the fit
 without them, or they were searched for in several collections at once, or a person's faces without a name hid everybody
-else. Too many strangers were named. 5: it was not stored what the model had learned of the gallery."""
+else, by 768 of them even in version 5 and 6. Too many strangers were named. 5: it was not stored what the model had
+learned of the gallery."""
 
 
 class NameCounts(NamedTuple):

@@ -104,7 +104,7 @@ def _read_batch(
     """Return the offsets, the rivals, their distances, and the distances of the searching people."""
     rows, own = index.rows(people.ids[faces]), people.owners[faces]
     k = min(len(people.ids), FACES_PER_SEARCH + int(people.face_counts[own].max()))
-    neighbours = index.search(rows, k)
+    neighbours = index.search(rows, k, allowed=people.rival_ids)
     at = np.minimum(np.searchsorted(people.ids, neighbours.ids), len(people.ids) - 1)
     is_known = (neighbours.ids >= 0) & (people.ids[at] == neighbours.ids)
     owners = np.where(is_known, people.owners[at], -1)

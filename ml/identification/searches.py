@@ -29,7 +29,9 @@ Flags = NDArray[np.bool_]
 FACES_PER_SEARCH, MAX_FACES_PER_SEARCH = 48, 65_536
 """A search looks at so many faces first, and at four times as many again until they are of ten people."""
 MAX_RIVAL_DEPTH = 768
-"""It also goes on until ten of them count as people, up to so many faces: those without a name may show one person."""
+"""A search of the service also goes on until ten of them count as people, up to so many faces: those without a name may
+show one person. Beyond these nobody is the next person. A measurement looks among people and distractors alone, since
+a stranger has no faces in the gallery that hide them as those of an enrolled person do."""
 MAX_OWN_FACES = 200
 """People with more faces are not searched for, because their own faces would fill the list of neighbours."""
 MAX_BATCH_SEARCHES, BATCH_NUMBERS, BATCH_NEIGHBOURS = 256, 1 << 21, 1 << 20
@@ -45,7 +47,7 @@ class SearchableIndex(Protocol):
     @property
     def metric(self) -> Distance: ...
 
-    def search(self, queries: Rows, k: int) -> Neighbours:
+    def search(self, queries: Rows, k: int, *, allowed: Ids | None = None) -> Neighbours:
         """Find the k nearest of each of (Q, dim) queries. See `Index.search`."""
 
     def rows(self, ids: Ids) -> Rows:
@@ -87,6 +89,11 @@ class GalleryPeople:
     def is_rival(self) -> Flags:
         """(P,) which owners count as the next person: all but nameless faces."""
         return self.is_named | self.is_distractor
+
+    @cached_property
+    def rival_ids(self) -> Ids | None:
+        """(n,) ids of the faces that are not nameless, rising; None if these are all."""
+        return None if self.is_rival.all() else self.ids[self.is_rival[self.owners]]
 
     def faces_of(self, owner: int) -> Ids:
         """Return the (k,) positions of an owner's faces."""
@@ -201,8 +208,8 @@ def list_people(
 ) -> tuple[Shortlist, Shortlist]:
     """Find the nearest people of (Q, d) rows, as a search of the service does: it goes on until its shortlist is full.
 
-    Where the nearest faces are all of one person, or without a name, a search that stops there knows no next person.
-    Faces without a name are not on the shortlists: the own person's would hide everybody else from a stranger's search.
+    Where the nearest faces are all of one person, a search that stops there knows no next person. Faces without a name
+    are not searched: the own person's would hide everybody else from a stranger's search.
 
     own: (Q,) the person of each row, -1 if it is nobody's; probes: (Q,) the id of its face, -1 if it has none
     Returns the shortlists without the own person, and without the probe alone.
@@ -213,23 +220,18 @@ def list_people(
     k, missing = min(limit, FACES_PER_SEARCH + own_faces), np.arange(len(rows))
     while len(missing):
         size = max(1, BATCH_NEIGHBOURS // k)
-        has_more, has_ten_people = np.zeros(len(rows), np.bool_), np.zeros(len(rows), np.bool_)
+        has_more = np.zeros(len(rows), np.bool_)
         for batch in (missing[start : start + size] for start in range(0, len(missing), size)):
-            neighbours = index.search(rows[batch], k)
+            neighbours = index.search(rows[batch], k, allowed=people.rival_ids)
             owners = _find_owners(people, neighbours.ids)
-            is_own, is_rival = owners == own[batch, None], people.is_rival[owners] & (owners >= 0)
-            is_probe = neighbours.ids == probes[batch, None]
+            is_own, is_probe = owners == own[batch, None], neighbours.ids == probes[batch, None]
             for known, left_out in ((without_person, is_own), (without_probe, is_probe)):
-                near = shortlist(np.where(is_rival & ~left_out, owners, -1), neighbours.distances)
+                near = shortlist(np.where(left_out, -1, owners), neighbours.distances)
                 known.people[batch], known.nearest[batch] = near.people, near.nearest
             has_more[batch] = neighbours.ids[:, -1] >= 0
-            if not is_rival.all():
-                near = shortlist(np.where(is_own, -1, owners), neighbours.distances)
-                has_ten_people[batch] = near.people[:, -1] >= 0
         if k == limit:
             break
-        is_short = (without_person.people[:, -1] < 0) & ~(has_ten_people & (k >= MAX_RIVAL_DEPTH))
-        k, missing = min(limit, 4 * k), np.flatnonzero(has_more & is_short)
+        k, missing = min(limit, 4 * k), np.flatnonzero(has_more & (without_person.people[:, -1] < 0))
     return without_person, without_probe
 
 

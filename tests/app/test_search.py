@@ -378,6 +378,54 @@ def test_neither_limit_nor_grouping_changes_who_is_the_next_person(api: Api, gal
     assert len({json.dumps(a.json()["faces"][0]["decision"]) for a in answers}) == 1
 
 
+def scatter(centre: Rows, distance: float) -> Rows:
+    """Draw 900 rows around a centre, more than a search looks at for the next person."""
+    rows = np.random.default_rng(5).normal(size=(900, len(centre)))
+    return (centre + distance * rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+@pytest.fixture
+def without_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No gallery is measured again."""
+    monkeypatch.setattr(CalibrationSchedule, "renew_if_due", lambda *_: None)
+
+
+@pytest.mark.usefixtures("without_renewal")
+def test_nobody_behind_hundreds_of_faces_without_a_name_is_the_next_person(api: Api, gallery: GalleryWriter) -> None:
+    """However many matches are requested."""
+    query = ROWS[7] + np.float32(0.02)
+    nearer = scatter(query, 1.0)
+    gallery.add({MODEL.id: nearer}, [None] * len(nearer))
+    calibrate(api, gallery, measured(gallery, nearer))
+    until(lambda: by_vector(api, query).json()["threshold"]["enough"])
+    answers = [
+        by_vector(api, query, group_by=group_by, limit=limit)
+        for group_by in ("subject", "face")
+        for limit in (1, 40, 1024)
+    ]
+    assert len({(m[0]["subject"]["id"], m[0]["person_distance"]) for m in map(matches, answers)}) == 1
+    next_people = [m for m in matches(answers[2]) if m["subject"] and m["subject"]["id"] != "p002"]
+    assert {m["person_distance"] for m in next_people} == {None}
+
+
+@pytest.mark.usefixtures("without_renewal")
+def test_a_filter_names_nobody_behind_hundreds_of_faces_without_a_name(api: Api, gallery: GalleryWriter) -> None:
+    query = ROWS[7] + np.float32(0.02)
+    calibrate(api, gallery, measured(gallery))
+    filters: list[dict[str, Any]] = [{"filter": {"subject": ["p002", "p005"]}}, {"filter": {"role": "gallery"}}, {}]
+
+    def find_named() -> list[str | None]:
+        faces = [by_vector(api, query, group_by="subject", **wanted).json()["faces"][0] for wanted in filters]
+        return [face["subject"] and face["subject"]["id"] for face in faces]
+
+    assert find_named() == ["p002"] * 3
+    nearer = scatter(query, 0.01)
+    gallery.add({MODEL.id: nearer}, [None] * len(nearer))
+    calibrate(api, gallery, measured(gallery, nearer))
+    until(lambda: by_vector(api, query).json()["threshold"]["enough"])
+    assert find_named() == [None] * 3
+
+
 def test_a_search_of_fewer_cells_than_the_rate_was_measured_in_is_cautious(
     api: Api, gallery: GalleryWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -159,6 +159,15 @@ def test_a_distractor_that_is_nearest_means_nobody_is_named() -> None:
     assert np.isfinite(searches.stranger[1])
 
 
+def test_faces_without_a_name_hide_nobody_from_a_measurement() -> None:
+    """However many there are: those of the probe's own person, as of a video, lie around no stranger."""
+    rows, owners = crowd(20, 1)
+    frames = rows[0] + np.random.default_rng(4).normal(0, 0.02, (900, rows.shape[1])).astype(np.float32)
+    index, people = gallery(np.concatenate([rows, frames]), np.append(owners, np.full(900, -1)))
+    searches = search_gallery(index, people, np.array([0]), DecisionRule())
+    assert searches.stranger[0] == pytest.approx(brute_force(rows, owners, 0, DecisionRule(), own=False), rel=1e-4)
+
+
 def test_one_of_each_person_is_sampled_before_a_second_of_anybody() -> None:
     owners = np.array([0] * 50 + [1, 2, 3, 3])
     people = GalleryPeople.from_rows(np.arange(54), owners, np.zeros(54, np.bool_))

@@ -40,7 +40,7 @@ deviations where these are more."""
 class LockedIndex:
     """The index of a deployment, for a measurement while others search and change it.
 
-    allowed: (n,) ids to search among; None: all
+    allowed: (n,) ids to search among if a search states none, or else some of these; None: all
     """
 
     loaded: LoadedIndex
@@ -54,10 +54,9 @@ class LockedIndex:
     def metric(self) -> Distance:
         return self.loaded.index.metric
 
-    def search(self, queries: Rows, k: int) -> Neighbours:
-        if self.allowed is None:
-            return self.loaded.search_many(queries, k)
-        return self.loaded.search(queries, k, allowed=self.allowed)
+    def search(self, queries: Rows, k: int, *, allowed: Ids | None = None) -> Neighbours:
+        among = self.allowed if allowed is None else allowed
+        return self.loaded.search_many(queries, k) if among is None else self.loaded.search(queries, k, allowed=among)
 
     def rows(self, ids: Ids) -> Rows:
         with self.loaded.lock.gen_rlock():
@@ -142,10 +141,10 @@ def measure_open_set(
             strangers += _summarise("leave-one-out", named.select(is_alone), len(people.ids))
     if probes.is_distractor.any() and people.is_named.any():
         count = min(limit, MAX_DISTRACTOR_SEARCHES)
-        positions = people.sample(people.is_distractor, count, rng, probes.is_distractor)
+        positions, others = people.sample(people.is_distractor, count, rng, probes.is_distractor), people
         if _show_people_several_times(index, people, positions, rng):
-            index = LockedIndex(loaded, people.ids[~people.is_distractor[people.owners]])
-        strangers += _summarise("distractors", search_gallery(index, people, positions, rule), len(people.ids))
+            others = replace(people, is_distractor=np.zeros_like(people.is_distractor))
+        strangers += _summarise("distractors", search_gallery(index, others, positions, rule), len(people.ids))
     several = None if enrolled is None or learned is not None else _keep_people_with_other_faces(enrolled, people)
     newcomers = 0.0 if learned is None else _find_newcomer_share(people, probes)
     pairs = _measure_named_pairs(index, people, probes, rng) if learned is None else None
