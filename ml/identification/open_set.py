@@ -34,8 +34,8 @@ NOTHING_MATCHES = (-math.inf, -math.inf)
 VERSION = 7
 """1 to 4: a search might end before it knew the next people, people held out of a training had the distances of the fit
 without them, or they were searched for in several collections at once, or a person's faces without a name hid everybody
-else, by 768 of them even in version 5 and 6. Too many strangers were named. 5: it was not stored what the model had
-learned of the gallery."""
+else, by 768 of them even in versions 5 and 6, which also left out people with more than 200 faces. Too many strangers
+were named. 5: it was not stored what the model had learned of the gallery."""
 
 
 class NameCounts(NamedTuple):

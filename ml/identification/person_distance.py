@@ -110,6 +110,13 @@ class Shortlist:
     people: Ids
     nearest: Floats
 
+    def add(self, person: int, nearest: Floats) -> "Shortlist":
+        """Return the nearest of these and of another person. nearest: (Q,) the distances of that one"""
+        people = np.insert(self.people, 0, person, axis=1)
+        distances = np.insert(self.nearest, 0, nearest, axis=1)
+        order = np.argsort(distances, axis=1, kind="stable")[:, : self.people.shape[1]]
+        return Shortlist(np.take_along_axis(people, order, 1), np.take_along_axis(distances, order, 1))
+
 
 def shortlist(owners: Ids, distances: NDArray[np.float32], size: int = SHORTLIST_PEOPLE) -> Shortlist:
     """Return the first `size` different people of each search.

@@ -8,9 +8,9 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.identification.person_distance import DecisionRule, shortlist
-from ml.identification.searches import GalleryPeople, SearchableIndex, TemplateCache
-from ml.types import Ids
+from ml.identification.person_distance import DecisionRule, Shortlist, shortlist
+from ml.identification.searches import GalleryPeople, SearchableIndex, TemplateCache, find_owners, split_searches
+from ml.types import Ids, Rows
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -103,13 +103,7 @@ def _read_batch(
 ) -> tuple[Floats, Ids, Floats, Floats]:
     """Return the offsets, the rivals, their distances, and the distances of the searching people."""
     rows, own = index.rows(people.ids[faces]), people.owners[faces]
-    k = min(len(people.ids), FACES_PER_SEARCH + int(people.face_counts[own].max()))
-    neighbours = index.search(rows, k, allowed=people.rival_ids)
-    at = np.minimum(np.searchsorted(people.ids, neighbours.ids), len(people.ids) - 1)
-    is_known = (neighbours.ids >= 0) & (people.ids[at] == neighbours.ids)
-    owners = np.where(is_known, people.owners[at], -1)
-    is_rival = (owners != own[:, None]) & (owners >= 0) & people.is_rival[owners]
-    near = shortlist(np.where(is_rival, owners, -1), neighbours.distances, RIVALS_PER_SEARCH)
+    near = _find_rivals(index, people, rows, own)
     has_others = people.face_counts[own] > 1
     listed = np.concatenate([near.people, np.where(has_others, own, -1)[:, None]], axis=1)
     template = templates.distances(rows, listed, own)
@@ -120,6 +114,21 @@ def _read_batch(
     nearest = [_find_nearest_own(index, people, int(face)) for face in faces]
     own_base = rule.base_distances(np.array(nearest), template[:, -1]) - offsets
     return offsets, np.take_along_axis(near.people, order, 1), np.take_along_axis(base, order, 1), own_base
+
+
+def _find_rivals(index: SearchableIndex, people: GalleryPeople, rows: Rows, own: Ids) -> Shortlist:
+    """Return the nearest people of (Q, d) rows without the searching (Q,) people."""
+    shape = len(rows), RIVALS_PER_SEARCH
+    near = Shortlist(np.full(shape, -1, np.int64), np.full(shape, np.inf))
+    for batch, owner in split_searches(people, own):
+        own_faces = int(people.face_counts[own[batch]].max(initial=0)) if owner is None else 0
+        allowed = people.rival_ids if owner is None else people.list_others(owner)
+        neighbours = index.search(rows[batch], min(len(people.ids), FACES_PER_SEARCH + own_faces), allowed=allowed)
+        owners = find_owners(people, neighbours.ids)
+        is_own = owners == own[batch, None]
+        of_batch = shortlist(np.where(is_own, -1, owners), neighbours.distances, RIVALS_PER_SEARCH)
+        near.people[batch], near.nearest[batch] = of_batch.people, of_batch.nearest
+    return near
 
 
 def _min_distance(base: Floats) -> float:

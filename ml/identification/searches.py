@@ -33,7 +33,8 @@ MAX_RIVAL_DEPTH = 768
 show one person. Beyond these nobody is the next person. A measurement looks among people and distractors alone, since
 a stranger has no faces in the gallery that hide them as those of an enrolled person do."""
 MAX_OWN_FACES = 200
-"""People with more faces are not searched for, because their own faces would fill the list of neighbours."""
+"""Whoever has more faces is searched for by one of them, and apart from others: in a list of neighbours that holds
+other people too, there would be too many of them."""
 MAX_BATCH_SEARCHES, BATCH_NUMBERS, BATCH_NEIGHBOURS = 256, 1 << 21, 1 << 20
 MAX_TEMPLATE_BYTES = 64 * 2**20
 
@@ -95,6 +96,11 @@ class GalleryPeople:
         """(n,) ids of the faces that are not nameless, rising; None if these are all."""
         return None if self.is_rival.all() else self.ids[self.is_rival[self.owners]]
 
+    def list_others(self, owner: int) -> Ids:
+        """Return the (n,) ids of the faces that are not nameless, rising, without those of one owner."""
+        is_other = self.is_rival[self.owners] & (self.owners != owner)
+        return np.asarray(self.ids[is_other], np.int64)
+
     def faces_of(self, owner: int) -> Ids:
         """Return the (k,) positions of an owner's faces."""
         start, stop = np.searchsorted(self._sorted_owners, [owner, owner + 1])
@@ -111,21 +117,23 @@ class GalleryPeople:
     def sample(self, chosen: Flags, limit: int, rng: np.random.Generator, is_probe: Flags | None = None) -> Ids:
         """Draw positions of at most `limit` faces of the chosen (P,) owners, one of each before a second of anybody.
 
+        Of owners with more than MAX_OWN_FACES, one alone is drawn.
+
         is_probe: (n,) which faces may be drawn, None: all
         """
-        of_owners = (chosen & (self.face_counts <= MAX_OWN_FACES))[self.owners]
+        of_owners = chosen[self.owners]
         faces = rng.permutation(np.flatnonzero(of_owners if is_probe is None else of_owners & is_probe))
         order = np.argsort(self.owners[faces], kind="stable")
         owners = self.owners[faces][order]
         starts = np.searchsorted(owners, owners)
         turn = np.empty(len(faces), np.int64)
         turn[order] = np.arange(len(faces)) - starts
-        return np.sort(faces[np.argsort(turn, kind="stable")[:limit]])
+        is_drawn = (turn == 0) | (self.face_counts[self.owners[faces]] <= MAX_OWN_FACES)
+        return np.sort(faces[is_drawn][np.argsort(turn[is_drawn], kind="stable")[:limit]])
 
     def sample_rivals(self, limit: int) -> Ids:
         """Draw positions of one face of each person with a name and of each distractor, at most `limit`."""
-        owners = self.is_rival & (self.face_counts <= MAX_OWN_FACES)
-        return self.sample(self.is_rival, min(limit, int(owners.sum())), np.random.default_rng(0))
+        return self.sample(self.is_rival, min(limit, int(self.is_rival.sum())), np.random.default_rng(0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,6 +223,40 @@ def list_people(
     Returns the shortlists without the own person, and without the probe alone.
     """
     without_person, without_probe = _empty_shortlist(len(rows)), _empty_shortlist(len(rows))
+    for batch, owner in split_searches(people, own):
+        if owner is None:
+            near = _search_people(index, people, rows[batch], own[batch], probes[batch], people.rival_ids)
+        else:
+            near = _search_apart(index, people, rows[batch], owner, probes[batch])
+        for known, of_batch in zip((without_person, without_probe), near, strict=True):
+            known.people[batch], known.nearest[batch] = of_batch.people, of_batch.nearest
+    return without_person, without_probe
+
+
+def split_searches(people: GalleryPeople, own: Ids) -> list[tuple[Ids, int | None]]:
+    """Return the positions of the searches that can be made at once, of searches for (Q,) owners, -1 for nobody.
+
+    With each comes the owner whom they are for if that one has more than MAX_OWN_FACES faces, or else None.
+    """
+    has_many = (own >= 0) & (people.face_counts[own] > MAX_OWN_FACES)
+    of_owners = [(np.flatnonzero(own == owner), owner) for owner in np.unique(own[has_many]).tolist()]
+    return [(np.flatnonzero(~has_many), None), *of_owners]
+
+
+def _search_apart(
+    index: SearchableIndex, people: GalleryPeople, rows: Rows, owner: int, probes: Ids
+) -> tuple[Shortlist, Shortlist]:
+    """Return what `list_people` does, for rows of one owner with many faces."""
+    others, _ = _search_people(index, people, rows, np.full(len(rows), -1), probes, people.list_others(owner))
+    own = index.search(rows, 2, allowed=people.ids[people.faces_of(owner)])
+    return others, others.add(owner, np.where(own.ids == probes[:, None], np.inf, own.distances).min(axis=1))
+
+
+def _search_people(
+    index: SearchableIndex, people: GalleryPeople, rows: Rows, own: Ids, probes: Ids, allowed: Ids | None
+) -> tuple[Shortlist, Shortlist]:
+    """Return what `list_people` does. allowed: the ids to search among"""
+    without_person, without_probe = _empty_shortlist(len(rows)), _empty_shortlist(len(rows))
     limit = min(len(people.ids), MAX_FACES_PER_SEARCH)
     own_faces = int(people.face_counts[own[own >= 0]].max(initial=0))
     k, missing = min(limit, FACES_PER_SEARCH + own_faces), np.arange(len(rows))
@@ -222,8 +264,8 @@ def list_people(
         size = max(1, BATCH_NEIGHBOURS // k)
         has_more = np.zeros(len(rows), np.bool_)
         for batch in (missing[start : start + size] for start in range(0, len(missing), size)):
-            neighbours = index.search(rows[batch], k, allowed=people.rival_ids)
-            owners = _find_owners(people, neighbours.ids)
+            neighbours = index.search(rows[batch], k, allowed=allowed)
+            owners = find_owners(people, neighbours.ids)
             is_own, is_probe = owners == own[batch, None], neighbours.ids == probes[batch, None]
             for known, left_out in ((without_person, is_own), (without_probe, is_probe)):
                 near = shortlist(np.where(left_out, -1, owners), neighbours.distances)
@@ -240,7 +282,7 @@ def _empty_shortlist(searches: int) -> Shortlist:
     return Shortlist(np.full(shape, -1, np.int64), np.full(shape, np.inf))
 
 
-def _find_owners(people: GalleryPeople, ids: Ids) -> Ids:
+def find_owners(people: GalleryPeople, ids: Ids) -> Ids:
     """Return the owners of (Q, k) faces, -1 where there is none."""
     at = np.minimum(np.searchsorted(people.ids, ids), len(people.ids) - 1)
     return np.where((ids >= 0) & (people.ids[at] == ids), people.owners[at], -1)

@@ -30,6 +30,7 @@ from app.serving.engine import Engine, open_engine
 from app.serving.scores import Scores
 from ml.calibration import Calibration
 from ml.distances import EUCLIDEAN
+from ml.identification import searches
 from ml.identification.new_hubs import NewHubs
 from ml.identification.open_set import OpenSetCalibration
 from ml.identification.person_distance import DecisionRule
@@ -112,15 +113,16 @@ def test_a_label_that_names_a_face_in_the_middle_of_all(
     wait_for(lambda: read_validity(engine) == Validity(frozenset([*hubs, person]), is_due=True))
 
 
-@pytest.mark.parametrize("is_poorer", [False, True])
+@pytest.mark.parametrize(("is_poorer", "photos"), [(False, 1), (True, 1), (True, 3)])
 def test_new_people_of_a_poorer_camera(
-    gallery: GalleryWriter, engine: Engine, monkeypatch: pytest.MonkeyPatch, is_poorer: bool
+    gallery: GalleryWriter, engine: Engine, monkeypatch: pytest.MonkeyPatch, is_poorer: bool, photos: int
 ) -> None:
     """They are named for strangers like themselves, and far from the people who were measured."""
-    rows = people(12, 1, dim=DIM, seed=5, spread=0.5)[0]
+    monkeypatch.setattr(searches, "MAX_OWN_FACES", 2)
+    rows = people(12, photos, dim=DIM, seed=5, spread=0.5)[0]
     with monkeypatch.context() as patches:
         patches.setattr(CalibrationSchedule, "renew_if_due", lambda *_: None)
-        gallery.add({MODEL.id: 0.4 * rows + 5 if is_poorer else rows}, [f"n{i}" for i in range(len(rows))])
+        gallery.add({MODEL.id: 0.4 * rows + 5 if is_poorer else rows}, [f"n{i // photos}" for i in range(len(rows))])
         change = read_change(gallery)
         wait_for(lambda: find_checked(engine).change == change, 20)
         wait_for(lambda: not find_checked(engine).newcomers.is_due, 20)

@@ -6,6 +6,7 @@ import pytest
 from ml import indexes
 from ml.distances import EUCLIDEAN, INNER_PRODUCT, Distance
 from ml.errors import TooFewPairs
+from ml.identification import searches
 from ml.identification.gallery_growth import TailScale, measure_found, measure_named
 from ml.identification.growth_forecast import GrowthForecast
 from ml.identification.growth_measurement import GrowthSearches, check_forecast, draw_part, list_points
@@ -48,6 +49,15 @@ def test_the_whole_gallery_decides_as_searches_do(rule: DecisionRule, metric: Di
         named, found = measure_named(lists, distance, rule, 1.0), measure_found(lists, distance, rule, 1.0)
         assert np.mean((named > 0.5) == (outcomes.stranger <= distance)) > 0.98
         assert np.mean((found > 0.5) == (outcomes.mate <= distance)) > 0.98
+
+
+def test_people_with_many_faces_are_listed_as_those_with_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    index, people = enrol(150, 3, 40)
+    lists = read_lists(index, people, DecisionRule())
+    monkeypatch.setattr(searches, "MAX_OWN_FACES", 2)
+    apart = read_lists(index, people, DecisionRule())
+    assert (apart.people == lists.people).mean() > 0.99
+    np.testing.assert_allclose(apart.distances, lists.distances, rtol=1e-4)
 
 
 @each_rule

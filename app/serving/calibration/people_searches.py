@@ -19,7 +19,7 @@ from app.serving.loaded_index import LoadedIndex
 from app.storage.installation_key import InstallationKey
 from ml.identification.new_hubs import StrangerProbes, exceed_rates, find_named_often
 from ml.identification.open_set import MIN_GALLERY_SHARE
-from ml.identification.searches import MAX_OWN_FACES, GalleryPeople, search_gallery
+from ml.identification.searches import GalleryPeople, search_gallery
 from ml.types import Ids
 
 MIN_PROBES, MAX_PROBES, MAX_NEWCOMERS = 200, 1000, 200
@@ -146,7 +146,7 @@ def search_newcomers(
     later = [*_list_changed(session, index, measured.change), *(measured.labelled.keys() - measured_labels)]
     was_named = named.restrict_to(people.ids).is_named & np.isin(people.ids, later, invert=True)
     was_measured = np.bincount(people.owners[was_named], minlength=len(people.is_named)) > 0
-    is_new = people.is_named & ~was_measured & (people.face_counts <= MAX_OWN_FACES)
+    is_new = people.is_named & ~was_measured
     newcomers = int(is_new.sum())
     positions = people.sample(is_new, min(newcomers, MAX_NEWCOMERS), np.random.default_rng(0))
     outcomes = search_gallery(searched, people, positions, measured.rule)
