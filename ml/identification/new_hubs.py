@@ -195,16 +195,34 @@ def may_exceed_rates(newcomers: int, measured_people: int, levels: Sequence[Leve
     return any(_exceeds_rate(1.0, newcomers, measured_people, level) for level in levels)
 
 
-def exceed_rates(outcomes: SearchOutcomes, newcomers: int, measured_people: int, levels: Sequence[Level]) -> bool:
+def surely_exceed_rates(outcomes: SearchOutcomes, levels: Sequence[Level]) -> bool:
     """Return whether strangers like all who are enrolled are surely named more often than is stated.
 
-    outcomes: searches for new people, or for all, without their own faces; newcomers: how many there are
-    measured_people: how many others; strangers like these are named at the rate that was asked for
+    outcomes: searches for one face of each without their own faces
     """
     return any(
-        _exceeds_rate(clopper_pearson(named, len(outcomes.positions))[0], newcomers, measured_people, level)
+        _exceeds_rate(clopper_pearson(named, len(outcomes.positions))[0], 1, 0, level)
         for level in levels
         if (named := int((outcomes.stranger <= level.person_distance).sum()))
+    )
+
+
+def exceed_rates(outcomes: SearchOutcomes, newcomers: int, measured_people: int, levels: Sequence[Level]) -> bool:
+    """Return whether strangers like all who are enrolled are named more often than is stated, as far as is known.
+
+    Of few newcomers little is sure, and a new measurement costs little.
+
+    outcomes: searches for new people without their own faces, in which everybody weighs alike; newcomers: how many new
+        people there are
+    measured_people: how many others; strangers like these are named at the rate that was asked for
+    """
+    _, owners, counts = np.unique(outcomes.owners, return_inverse=True, return_counts=True)
+    weights = 1 / (counts[owners] * len(counts)) if len(counts) else np.empty(0)
+    return any(
+        _exceeds_rate(
+            float(weights[outcomes.stranger <= level.person_distance].sum()), newcomers, measured_people, level
+        )
+        for level in levels
     )
 
 

@@ -6,7 +6,14 @@ import pytest
 
 from ml import indexes
 from ml.distances import EUCLIDEAN
-from ml.identification.new_hubs import Level, NewHubs, StrangerProbes, exceed_rates, may_exceed_rates
+from ml.identification.new_hubs import (
+    Level,
+    NewHubs,
+    StrangerProbes,
+    exceed_rates,
+    may_exceed_rates,
+    surely_exceed_rates,
+)
 from ml.identification.person_distance import NEAREST_FACE, DecisionRule
 from ml.identification.searches import GalleryPeople, SearchOutcomes, search_gallery
 from ml.types import Ids, Rows
@@ -110,15 +117,27 @@ def test_without_a_next_person_the_distance_alone_decides() -> None:
         assert find((NewHubs(probes), Level(FPIR, 9.0, 9.0, rule)), rows, [0]) == frozenset()
 
 
-def test_new_people_exceed_a_rate_only_if_surely_too_many_of_them_are_named() -> None:
+def make_outcomes(owners: Ids, named: int) -> SearchOutcomes:
+    """Searches for these people, of which the first are named."""
+    distances = np.where(np.arange(len(owners)) < named, 0.5, 2.0)
+    return SearchOutcomes(np.arange(len(owners)), owners, distances, distances, np.arange(len(owners)))
+
+
+def test_new_people_exceed_a_rate_as_soon_as_too_many_of_them_are_named() -> None:
     level = Level(FPIR, 1.0, 1.0, RULE, high=0.02)
 
     def exceed(named: int, newcomers: int, level: Level = level) -> bool:
-        distances = np.where(np.arange(newcomers) < named, 0.5, 2.0)
-        outcomes = SearchOutcomes(*[np.arange(newcomers)] * 2, distances, distances, np.arange(newcomers))
-        return exceed_rates(outcomes, newcomers, PEOPLE, [level])
+        return exceed_rates(make_outcomes(np.arange(newcomers), named), newcomers, PEOPLE, [level])
 
-    assert [exceed(named, 29) for named in (0, 3, 10, 29)] == [False, False, True, True]
+    assert [exceed(named, 29) for named in (0, 3, 4, 10, 29)] == [False, False, True, True, True]
     assert not exceed(29, 29, replace(level, high=None)), "thresholds from pairs state no interval"
     assert [exceed(count, count) for count in (3, 6)] == [False, True]
     assert [may_exceed_rates(count, PEOPLE, [level]) for count in (3, 6)] == [False, True]
+    frames = np.concatenate([np.zeros(40, np.int64), np.arange(29)])
+    assert not exceed_rates(make_outcomes(frames, 40), 29, PEOPLE, [level]), "however many faces one of them has"
+
+
+def test_all_people_exceed_a_rate_only_if_surely_too_many_of_them_are_named() -> None:
+    level = Level(FPIR, 1.0, 1.0, RULE, high=0.02)
+    exceed = [surely_exceed_rates(make_outcomes(np.arange(300), named), [level]) for named in (0, 8, 20)]
+    assert exceed == [False, False, True]

@@ -17,12 +17,12 @@ from app.serving.calibration.measured import Losses, Measured
 from app.serving.calibration.open_set_measurement import LockedIndex
 from app.serving.loaded_index import LoadedIndex
 from app.storage.installation_key import InstallationKey
-from ml.identification.new_hubs import StrangerProbes, exceed_rates, find_named_often
+from ml.identification.new_hubs import StrangerProbes, exceed_rates, find_named_often, surely_exceed_rates
 from ml.identification.open_set import MIN_GALLERY_SHARE
 from ml.identification.searches import GalleryPeople, search_gallery
 from ml.types import Ids
 
-MIN_PROBES, MAX_PROBES, MAX_NEWCOMERS = 200, 1000, 200
+MIN_PROBES, MAX_PROBES = 200, 1000
 MAX_MULTIPLICATIONS = 2e10
 """The limit of work of one check, unless it would leave fewer than MIN_PROBES."""
 REST_RATIO = 20.0
@@ -128,7 +128,7 @@ def _search_for_everybody(faces: SearchableFaces, measured: Measured) -> tuple[f
     owner_of[people.owners] = owners
     hubs = sorted(find_named_often(outcomes, measured.levels))
     others = replace(outcomes, stranger=np.where(np.isin(outcomes.nearest, hubs), np.inf, outcomes.stranger))
-    exceeds_rates = exceed_rates(others, len(others.positions), 0, measured.levels)
+    exceeds_rates = surely_exceed_rates(others, measured.levels)
     return measured.list_owners(frozenset(owner_of[hubs].tolist())), exceeds_rates
 
 
@@ -148,7 +148,7 @@ def search_newcomers(
     was_measured = np.bincount(people.owners[was_named], minlength=len(people.is_named)) > 0
     is_new = people.is_named & ~was_measured
     newcomers = int(is_new.sum())
-    positions = people.sample(is_new, min(newcomers, MAX_NEWCOMERS), np.random.default_rng(0))
+    positions = people.sample(is_new, faces.limit_probes(), np.random.default_rng(0))
     outcomes = search_gallery(searched, people, positions, measured.rule)
     exceeds_rates = exceed_rates(outcomes, newcomers, measured.people, measured.levels)
     ended = time.monotonic()
