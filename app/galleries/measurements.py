@@ -17,7 +17,7 @@ class Measurement:
 
     change, named_faces, last_face: None if an earlier version measured it; labelled_faces: named by labels alone
     last_face: the largest pk of the faces; refused_faces: might not be used then; joined_people: people and distractors
-    whom labels had joined to somebody else
+    whom labels had joined to somebody else; labels_hash: of whom labels named and joined, None if not known
     learned_change: see `LearnedGallery.learned_change`
     people: with a name; None if an earlier version measured it; subjects: those who might be searched for
     """
@@ -34,6 +34,7 @@ class Measurement:
     last_face: int | None = None
     refused_faces: int = 0
     joined_people: int = 0
+    labels_hash: str | None = None
     people: int | None = None
     subjects: int = 0
     learned_change: int | None = None
@@ -50,6 +51,7 @@ class Measurement:
             labelled_faces=int(stored.get("labelled_faces", 0)),
             refused_faces=int(stored.get("refused_faces", 0)),
             joined_people=int(stored.get("joined_people", 0)),
+            labels_hash=stored.get("labels_hash"),
             people=None if stored.get("people") is None else int(stored["people"]),
             subjects=int(stored.get("subjects", 0)),
             learned_change=None if stored.get("learned_change") is None else int(stored["learned_change"]),

@@ -34,6 +34,7 @@ class Scores:
     calibrated_at_named_count: of these, the faces with a name, by labels too; None: not known
     calibrated_at_labelled_count: of these, the faces that only labels name
     calibrated_at_refused_count, calibrated_at_joined_count: see `Measurement.refused_faces` and `joined_people`
+    calibrated_at_labels_hash: see `Measurement.labels_hash`
     calibrated_at_people_count, calibrated_at_subject_count: see `Measurement.people` and `subjects`
     calibrated_at_change, calibrated_at_face: the collection's last change, and the largest pk of its faces, by then;
         None: not known
@@ -52,6 +53,7 @@ class Scores:
     calibrated_at_labelled_count: int = 0
     calibrated_at_refused_count: int = 0
     calibrated_at_joined_count: int = 0
+    calibrated_at_labels_hash: str | None = None
     calibrated_at_people_count: int | None = None
     calibrated_at_subject_count: int = 0
     calibrated_at_change: int | None = None
@@ -84,6 +86,7 @@ class Scores:
             calibrated_at_labelled_count=measured.labelled_faces,
             calibrated_at_refused_count=measured.refused_faces,
             calibrated_at_joined_count=measured.joined_people,
+            calibrated_at_labels_hash=measured.labels_hash,
             calibrated_at_people_count=measured.people,
             calibrated_at_subject_count=measured.subjects,
             calibrated_at_change=measured.change,

@@ -7,6 +7,7 @@ only to each other, are named for strangers like themselves.
 
 from collections import Counter
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -71,12 +72,15 @@ class StrangerProbes:
     is_rival: Flags
 
     @classmethod
-    def draw(cls, index: SearchableIndex, people: GalleryPeople, owners: Ids, limit: int) -> Self:
+    def draw(
+        cls, index: SearchableIndex, people: GalleryPeople, owners: Ids, limit: int, is_probe: Flags | None = None
+    ) -> Self:
         """Search for one face of each person with a name and each distractor, at most `limit`.
 
         people: of the gallery as it was measured; owners: (n,) how each of its faces' owners is known later
+        is_probe: (n,) which faces may be searched for, None: all
         """
-        probes = people.sample_rivals(limit)
+        probes = people.sample_rivals(limit, is_probe)
         rows, own = index.rows(people.ids[probes]), people.owners[probes]
         near, _ = list_people(index, people, rows, own, people.ids[probes])
         templates = TemplateCache(index, people)
@@ -129,6 +133,14 @@ class NewHubs:
                     if column.any():
                         passing[level.fpir][number] = np.flatnonzero(column)
         return replace(self, passing=passing)
+
+    def without(self, people: AbstractSet[int]) -> "NewHubs":
+        """Return what the others do."""
+        passing = {
+            fpir: {person: probes for person, probes in of_rate.items() if person not in people}
+            for fpir, of_rate in self.passing.items()
+        }
+        return replace(self, passing=passing) if people else self
 
     def find(self, *, together: bool) -> frozenset[int]:
         """Return the people for whom too many strangers are taken, and the faces without a name.

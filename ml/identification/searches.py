@@ -131,9 +131,14 @@ class GalleryPeople:
         is_drawn = (turn == 0) | (self.face_counts[self.owners[faces]] <= MAX_OWN_FACES)
         return np.sort(faces[is_drawn][np.argsort(turn[is_drawn], kind="stable")[:limit]])
 
-    def sample_rivals(self, limit: int) -> Ids:
-        """Draw positions of one face of each person with a name and of each distractor, at most `limit`."""
-        return self.sample(self.is_rival, min(limit, int(self.is_rival.sum())), np.random.default_rng(0))
+    def sample_rivals(self, limit: int, is_probe: Flags | None = None) -> Ids:
+        """Draw positions of one face of each person with a name and of each distractor, at most `limit`.
+
+        is_probe: see `sample`
+        """
+        is_searched = self.is_rival[self.owners] if is_probe is None else self.is_rival[self.owners] & is_probe
+        count = len(np.unique(self.owners[is_searched]))
+        return self.sample(self.is_rival, min(limit, count), np.random.default_rng(0), is_probe)
 
 
 @dataclass(frozen=True, eq=False)

@@ -526,7 +526,7 @@ def test_a_gallery_is_measured_when_it_has_grown(resources: Resources, engine: E
         kept = session.get_one(Deployment, ("staff", "identity")).measurements[MODEL.id]
     counts = {"faces", "named_faces", "labelled_faces", "refused_faces", "joined_people", "people", "subjects"}
     measured = {"calibration", "default_fmr", "open_set", "cells", "curve"}
-    moment = {"change", "last_face", "measured_at", "learned_change"}
+    moment = {"change", "last_face", "measured_at", "learned_change", "labels_hash"}
     assert kept.keys() == counts | measured | moment | {"compensation", "index", "seen_share"}
     [strangers] = kept["open_set"]["calibration"]["strangers"]
     assert (strangers["source"], strangers["people"], strangers["searches"]) == ("leave-one-out", 40, 120)

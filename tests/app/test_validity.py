@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import select, update
 
 from app.db.session import reading, writing
-from app.db.tables import Collection, Deployment, Embedding, Face, Subject, now
+from app.db.tables import Collection, Deployment, Embedding, Face, Label, Subject, now
 from app.errors import Conflict
 from app.health.service import list_unready_reasons
 from app.resources import Resources
@@ -35,6 +35,7 @@ from ml.identification.new_hubs import NewHubs
 from ml.identification.open_set import OpenSetCalibration
 from ml.identification.person_distance import DecisionRule
 from ml.identification.stranger_searches import StrangerSearches
+from ml.model import Model
 from ml.types import Rows
 from tests.app.test_paused_follower import wait_for
 from tests.rows import GalleryWriter, make_model, people
@@ -189,6 +190,91 @@ def test_a_person_who_gets_the_faces_of_many(
     wait_for(lambda: person in read_validity(engine).hubs and read_validity(engine).is_due, 20)
 
 
+@pytest.mark.parametrize("how", ["deleted", "unnamed", "moved", "distractor", "unlabelled", "measured and unlabelled"])
+def test_who_loses_the_face_that_kept_them_from_the_middle(
+    gallery: GalleryWriter, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    rows, is_labelled = np.concatenate([MIDDLE, MIDDLE + 6]), "unlabelled" in how
+    if how == "measured and unlabelled":
+        add_labelled(gallery, rows)
+    with open_engine(gallery.resources) as engine:
+        wait_until_measured(engine, len(gallery.pks))
+        monkeypatch.setattr(CalibrationSchedule, "renew_if_due", lambda *_: None)
+        if how == "unlabelled":
+            add_labelled(gallery, rows)
+        elif not is_labelled:
+            gallery.add({MODEL.id: rows}, ["x", "x"])
+        person, last = owner_of(gallery, gallery.pks[-2]), gallery.pks[-1]
+        wait_until_searched(engine, read_change(gallery))
+        assert person not in read_validity(engine).hubs
+        if how == "deleted":
+            gallery.remove([last])
+        elif is_labelled:
+            withdraw_labels(gallery)
+        elif how == "distractor":
+            change_faces(gallery, [last], role="distractor")
+        else:
+            change_faces(
+                gallery, [last], subject_pk=None if how == "unnamed" else owner_of(gallery, gallery.pks[0]) // 2
+            )
+        wait_for(lambda: person in read_validity(engine).hubs, 20)
+
+
+def add_labelled(gallery: GalleryWriter, rows: Rows) -> None:
+    """Enrol one face of a person, and faces that labels say are the same."""
+    gallery.add({MODEL.id: rows}, ["x", *[None] * (len(rows) - 1)])
+    gallery.label([(gallery.pks[-len(rows)], pk) for pk in gallery.pks[1 - len(rows) :]], same=True)
+
+
+def withdraw_labels(gallery: GalleryWriter) -> None:
+    with writing(gallery.resources.database) as session:
+        gallery._raised(session)
+        session.execute(update(Label).values(withdrawn_at=now()))
+        session.get_one(Collection, gallery.collection).have_labels_reread()
+    gallery.resources.notifier.notify("changes")
+
+
+def test_people_of_a_poorer_camera_whom_labels_do_not_join_any_more(
+    gallery: GalleryWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were one person when the gallery was measured, who stood for no stranger."""
+    rows = (0.4 * people(20, 1, dim=DIM, seed=5, spread=0.5)[0] + 5).astype(np.float32)
+    gallery.add({MODEL.id: rows}, [f"n{i}" for i in range(20)])
+    gallery.label([(gallery.pks[-20], pk) for pk in gallery.pks[-19:]], same=True)
+    with open_engine(gallery.resources) as engine:
+        wait_until_measured(engine, len(gallery.pks))
+        wait_until_searched(engine, 0)
+        assert read_validity(engine) == VALID
+        with monkeypatch.context() as patches:
+            patches.setattr(CalibrationSchedule, "renew_if_due", lambda *_: None)
+            withdraw_labels(gallery)
+            wait_for(lambda: read_validity(engine).is_due, 20)
+        wait_for(lambda: read_validity(engine) == VALID, 30)
+
+
+@pytest.mark.parametrize("are_known", [True, False], ids=["known", "of an earlier version"])
+def test_labels_that_were_changed_while_the_index_was_not_loaded(
+    gallery: GalleryWriter, monkeypatch: pytest.MonkeyPatch, are_known: bool
+) -> None:
+    """As many name faces as before, but others."""
+    gallery.add({MODEL.id: MIDDLE.repeat(3, axis=0)}, [None] * 3)
+    own = gallery.pks[: 3 * PHOTOS : PHOTOS]
+    gallery.add({MODEL.id: people(PEOPLE, PHOTOS, dim=DIM, spread=0.5)[0][: 3 * PHOTOS : PHOTOS]}, [None] * 3)
+    gallery.label(list(zip(own, gallery.pks[-3:], strict=True)), same=True)
+    measure(gallery, MODEL.id)
+    monkeypatch.setattr(CalibrationSchedule, "renew_if_due", lambda *_: None)
+    if not are_known:
+        with writing(gallery.resources.database) as session:
+            row = session.get_one(Deployment, ("staff", "identity"))
+            measured = {name: value for name, value in row.measurements[MODEL.id].items() if name != "labels_hash"}
+            row.measurements = {MODEL.id: measured}
+    withdraw_labels(gallery)
+    gallery.label([(own[0], pk) for pk in gallery.pks[-6:-3]], same=True)
+    with open_engine(gallery.resources) as engine:
+        wait_until_searched(engine, read_change(gallery))
+        assert owner_of(gallery, own[0]) in read_validity(engine).hubs
+
+
 @pytest.mark.parametrize("how", ["deleted", "changed and deleted", "refused", "expired", "labelled"])
 def test_who_has_lost_the_next_person(
     gallery: GalleryWriter, engine: Engine, monkeypatch: pytest.MonkeyPatch, how: str
@@ -212,6 +298,21 @@ def test_who_has_lost_the_next_person(
         hubs = frozenset([first, left] if how == "labelled" else [left])
         wait_for(lambda: read_validity(engine) == Validity(hubs, is_due=True), 30)
     wait_for(lambda: read_validity(engine) == VALID, 30)
+
+
+def test_who_has_lost_the_next_person_and_has_faces_by_labels(
+    gallery: GalleryWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_labelled(gallery, np.concatenate([MIDDLE + 6, MIDDLE.repeat(40, axis=0)]))
+    person = owner_of(gallery, gallery.pks[-41])
+    gallery.add({MODEL.id: np.concatenate([MIDDLE + 6, MIDDLE.repeat(40, axis=0)])}, ["beside"] * 41)
+    with open_engine(gallery.resources) as engine:
+        wait_until_measured(engine, len(gallery.pks))
+        monkeypatch.setattr(CalibrationSchedule, "renew_if_due", lambda *_: None)
+        wait_until_searched(engine, read_change(gallery))
+        assert person not in read_validity(engine).hubs
+        gallery.remove(gallery.pks[-41:])
+        wait_for(lambda: person in read_validity(engine).hubs, 20)
 
 
 def test_a_label_that_joins_a_distractor_to_the_person_beside(
@@ -457,9 +558,8 @@ def test_a_measurement_that_fails_is_made_again(
     assert failures == [how]
 
 
-@pytest.mark.parametrize("how", ["here", "restored", "same photos"])
-def test_a_hub_of_a_model_that_was_trained_here_stays_one(resources: Resources, how: str) -> None:
-    """Or in the collection of which this one is a copy, by a restore or by its photos."""
+def make_learned_gallery(resources: Resources, how: str = "here") -> tuple[GalleryWriter, Model]:
+    """Make a gallery whose model was trained on its first faces, here or in the collection of which it is a copy."""
     rows, names = people(PEOPLE, PHOTOS, dim=DIM, spread=0.5)
     own = GalleryWriter(resources).make(MODEL)
     own.add({MODEL.id: rows}, names)
@@ -479,6 +579,34 @@ def test_a_hub_of_a_model_that_was_trained_here_stays_one(resources: Resources, 
         resources.models.keep(session, model)
         session.execute(update(Embedding).values(model_id=model.id))
     own.point(champion=model.id)
+    return own, model
+
+
+@pytest.mark.parametrize("left", [1, 0])
+def test_who_loses_wrong_faces_is_named_again_by_a_model_that_was_trained_here(
+    resources: Resources, monkeypatch: pytest.MonkeyPatch, left: int
+) -> None:
+    own, model = make_learned_gallery(resources)
+    with open_engine(resources) as engine:
+
+        def read_hubs() -> frozenset[int]:
+            return engine.registry.all()[0].find_validity(model.id).hubs
+
+        wait_for(lambda: bool(engine.registry.all()), 30)
+        wait_for(lambda: engine.registry.all()[0].scores[model.id].calibrated_at_count == PEOPLE * PHOTOS, 30)
+        monkeypatch.setattr(CalibrationSchedule, "renew_if_due", lambda *_: None)
+        rows = people(1, 1, dim=DIM, seed=5)[0]
+        own.add({model.id: np.concatenate([rows, MIDDLE.repeat(30, axis=0)])}, ["x"] * 31)
+        hub = owner_of(own, own.pks[-1])
+        wait_for(lambda: read_hubs() == {hub}, 20)
+        own.remove(own.pks[-31 + left :])
+        wait_for(lambda: read_hubs() == frozenset(), 20)
+
+
+@pytest.mark.parametrize("how", ["here", "restored", "same photos"])
+def test_a_hub_of_a_model_that_was_trained_here_stays_one(resources: Resources, how: str) -> None:
+    """Or in the collection of which this one is a copy, by a restore or by its photos."""
+    own, model = make_learned_gallery(resources, how)
     with open_engine(resources) as engine:
 
         def read_hubs() -> tuple[int, frozenset[int]]:

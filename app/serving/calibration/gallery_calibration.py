@@ -22,7 +22,7 @@ from app.serving.calibration.learned_gallery import LearnedGallery, find_learned
 from app.serving.calibration.open_set_measurement import ProbeFaces, measure_open_set
 from app.serving.compensation.store import Compensation, read_compensation
 from app.serving.index_builder import IndexKey
-from app.serving.labels.constraints import ServedConstraints
+from app.serving.labels.constraints import ServedConstraints, hash_labels
 from app.serving.labels.reader import read_constraints
 from app.serving.loaded_index import LoadedIndex
 from ml import registry
@@ -53,10 +53,10 @@ def measure_gallery(resources: Resources, collection: str, task: str, model: Mod
     {"calibration": Calibration.to_dict() or None, "default_fmr", "open_set": {"calibration":
     OpenSetCalibration.to_dict(), "rates": [{fpir, distance, possible_distance, low, high, enough, named_rightly}]} or
     None, "cells": p, "curve": [{m, recall, fraction, ms}], "faces", "named_faces": of these, "labelled_faces": of
-    these, by labels alone, "refused_faces", "joined_people", "people", "subjects": see `Measurement`, "change": the
-    last one of the collection by then, "last_face": the largest pk, "index": its name, "measured_at", "compensation":
-    version of the source compensation that corrected the embeddings, "seen_share": see `estimate_seen_share`,
-    "learned_change": see `LearnedGallery`}
+    these, by labels alone, "refused_faces", "joined_people", "labels_hash", "people", "subjects": see `Measurement`,
+    "change": the last one of the collection by then, "last_face": the largest pk, "index": its name, "measured_at",
+    "compensation": version of the source compensation that corrected the embeddings, "seen_share": see
+    `estimate_seen_share`, "learned_change": see `LearnedGallery`}
 
     For an index with two stages there are also "candidates", which the second stage ranks, and "candidate_curve":
     [{candidates, recall_at_1, recall, ms}].
@@ -207,6 +207,7 @@ def _measure_index(
         "labelled_faces": len(labelled_subjects),
         "refused_faces": len(refused),
         "joined_people": len(joined_people),
+        "labels_hash": hash_labels(labelled_subjects, joined_people),
         "people": len(np.unique(faces.subjects[faces.is_named])),
         "change": change,
         "last_face": int(indexed.max(initial=0)),

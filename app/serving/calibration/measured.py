@@ -3,14 +3,52 @@
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
 from app.serving.calibration.open_set_measurement import REPORTED_FPIRS
 from app.serving.deployments import ServedDeployment
+from app.serving.labels.constraints import hash_labels
 from app.serving.loaded_index import LoadedIndex
 from app.serving.scores import Scores
 from ml.identification.new_hubs import Level
 from ml.identification.person_distance import DecisionRule
+
+
+def subtract(pairs: Mapping[int, int], others: Mapping[int, int]) -> AbstractSet[tuple[int, int]]:
+    """Return the items that the others lack. Of the same mapping, which may be large, none are looked at."""
+    return frozenset() if pairs is others else pairs.items() - others.items()
+
+
+@dataclass(frozen=True)
+class MeasuredLabels:
+    """What labels said when a gallery was measured. labelled, joined: see `Measured`; is_known: whether that is all"""
+
+    labelled: Mapping[int, int]
+    joined: Mapping[int, int]
+    is_known: bool = True
+
+
+@dataclass(frozen=True)
+class Losses:
+    """What may have taken the next person from somebody who was measured.
+
+    deleted: how many of the measured faces; changed_at: the last change of one of them, 0 if there is none
+    ended: see `Measured`; unlabelled: face -> person, by labels that are gone
+    joined: whom labels joined since, and whom they join no more
+    are_labels_known: whether it is known what labels said when it was measured
+    """
+
+    deleted: int
+    changed_at: int
+    ended: int
+    unlabelled: AbstractSet[tuple[int, int]]
+    joined: AbstractSet[tuple[int, int]]
+    are_labels_known: bool
+
+    def __bool__(self) -> bool:
+        has_lost = bool(self.deleted or self.changed_at or self.ended or self.unlabelled or self.joined)
+        return has_lost or not self.are_labels_known
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,9 +61,9 @@ class Measured:
     trained_at: the change up to which the model has learned from this gallery, 0 if that is not known; None if it has
         not
     levels: the thresholds; rule: how people are scored; labelled: face without a name -> who labels say that it is
-    is_labelled_alike: whether as many faces had names by labels alone
     joined: whom labels join now: see `ServedConstraints.joined_people`
-    is_joined_alike: whether they joined as many
+    measured_labels_hash: of what labels said by then, see `hash_labels`; None if not known
+    had_labels: whether they named or joined anybody by then
     ended: how many more faces than at the measurement may not be used now
     """
 
@@ -37,15 +75,14 @@ class Measured:
     levels: Sequence[Level]
     rule: DecisionRule
     labelled: Mapping[int, int]
-    is_labelled_alike: bool
     joined: Mapping[int, int]
-    is_joined_alike: bool
+    measured_labels_hash: str | None
+    had_labels: bool
     ended: int
 
     @classmethod
     def of(cls, served: ServedDeployment, index: LoadedIndex, scores: Scores, ended: int) -> Self:
         """Return what the thresholds of an index were measured of."""
-        labelled = served.constraints.constraints.labelled_subjects
         rates = sorted({scores.default_fpir, *REPORTED_FPIRS})
         limits = [(fpir, scores.person_threshold(fpir, index.state.vectors)) for fpir in rates]
         levels = [
@@ -61,20 +98,45 @@ class Measured:
             scores.learned_change,
             levels,
             scores.rule,
-            labelled,
-            scores.calibrated_at_labelled_count == len(labelled),
+            served.constraints.constraints.labelled_subjects,
             served.constraints.joined_people,
-            scores.calibrated_at_joined_count == len(served.constraints.joined_people),
+            scores.calibrated_at_labels_hash,
+            bool(scores.calibrated_at_labelled_count or scores.calibrated_at_joined_count),
             ended,
         )
 
-    def find_labels(self) -> frozenset[int]:
-        """Return the faces that labels named when this was measured, as far as that is known."""
-        return frozenset(self.labelled if self.is_labelled_alike else ())
+    @cached_property
+    def labels_hash(self) -> str:
+        """Of what labels say now."""
+        return hash_labels(self.labelled, self.joined)
 
-    def find_joined(self) -> AbstractSet[tuple[int, int]]:
-        """Return whom labels joined when this was measured, as far as that is known."""
-        return self.joined.items() if self.is_joined_alike else frozenset()
+    @property
+    def are_labels_alike(self) -> bool:
+        """Whether labels say now what they said when this was measured."""
+        if not self.had_labels:
+            return not self.labelled and not self.joined
+        return self.measured_labels_hash == self.labels_hash
+
+    def find_labels(self) -> MeasuredLabels:
+        """Return what labels said when this was measured, as far as that is known."""
+        if self.are_labels_alike:
+            return MeasuredLabels(self.labelled, self.joined)
+        return MeasuredLabels({}, {}, is_known=not self.had_labels)
+
+    def find_losses(self, labels: MeasuredLabels, left: int, changed_at: int) -> Losses:
+        """Return what may have taken the next person from somebody since.
+
+        labels: what they said by then; left: how many of the measured faces are there
+        changed_at: the last change of one of them, 0 if there is none
+        """
+        return Losses(
+            max(0, self.faces - left),
+            changed_at,
+            self.ended,
+            subtract(labels.labelled, self.labelled),
+            subtract(labels.joined, self.joined) | subtract(self.joined, labels.joined),
+            labels.is_known,
+        )
 
     def list_owners(self, people: frozenset[int]) -> frozenset[int]:
         """Return the numbers by which searches know these people: those of whom labels joined to them too."""
@@ -85,20 +147,3 @@ class Measured:
     def since(self) -> int:
         """Faces that were enrolled or changed later may be hubs that were not measured."""
         return self.change if self.trained_at is None else self.trained_at
-
-
-@dataclass(frozen=True)
-class Losses:
-    """What may have taken the next person from somebody who was measured.
-
-    deleted: how many of the measured faces; changed_at: the last change of one of them, 0 if there is none
-    ended: see `Measured`; joined: whom labels joined since
-    """
-
-    deleted: int
-    changed_at: int
-    ended: int
-    joined: AbstractSet[tuple[int, int]]
-
-    def __bool__(self) -> bool:
-        return bool(self.deleted or self.changed_at or self.ended or self.joined)

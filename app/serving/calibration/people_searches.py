@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -13,13 +12,13 @@ from sqlalchemy.orm import Session
 from app.db.tables import Face
 from app.serving.calibration.gallery_faces import GalleryFaces, read_faces, read_refused_faces
 from app.serving.calibration.learned_gallery import read_learned_gallery
-from app.serving.calibration.measured import Losses, Measured
+from app.serving.calibration.measured import Losses, Measured, MeasuredLabels
 from app.serving.calibration.open_set_measurement import LockedIndex
 from app.serving.loaded_index import LoadedIndex
 from app.storage.installation_key import InstallationKey
 from ml.identification.new_hubs import StrangerProbes, exceed_rates, find_named_often, surely_exceed_rates
 from ml.identification.open_set import MIN_GALLERY_SHARE
-from ml.identification.searches import GalleryPeople, search_gallery
+from ml.identification.searches import Flags, GalleryPeople, search_gallery
 from ml.types import Ids
 
 MIN_PROBES, MAX_PROBES = 200, 1000
@@ -80,6 +79,11 @@ class SearchableFaces:
         work = max(1, len(self.usable) * self.index.dim)
         return int(np.clip(MAX_MULTIPLICATIONS / work, MIN_PROBES, MAX_PROBES))
 
+    def find_probes(self, ids: Ids) -> Flags:
+        """Return which of (n,) faces may stand for strangers: those that were enrolled with a name, and distractors."""
+        faces = self.everybody.restrict_to(ids)
+        return faces.is_named | faces.is_distractor
+
     def find_people(self, kept: Ids, named: GalleryFaces) -> tuple[GalleryPeople, Ids, LockedIndex]:
         """Return the people of the (n,) kept faces, the (n,) owners of these, and the index that finds only them.
 
@@ -96,20 +100,21 @@ def search_measured(
     index: LoadedIndex,
     measured: Measured,
     losses: Losses,
-    measured_joined: AbstractSet[tuple[int, int]],
+    measured_labels: MeasuredLabels,
 ) -> GallerySearch:
     """Search for people of the measured gallery as if they were strangers.
 
     If people may have lost the next person, who kept them from being named, the gallery as it is now is searched, too;
     and so is one that the model has learned from elsewhere: who has come since counts as learned there.
 
-    measured_joined: whom labels joined when it was measured
+    measured_labels: what labels said when it was measured
     """
     started = time.monotonic()
     faces = SearchableFaces.read(session, index)
     kept = _find_measured_faces(session, installation_key, index, measured, faces.usable)
-    former, owners, searched = faces.find_people(kept, faces.everybody.join(dict(measured_joined)))
-    probes = StrangerProbes.draw(searched, former, owners, faces.limit_probes())
+    named = faces.everybody.name_labelled(measured_labels.labelled).join(measured_labels.joined)
+    former, owners, searched = faces.find_people(kept, named)
+    probes = StrangerProbes.draw(searched, former, owners, faces.limit_probes(), faces.find_probes(former.ids))
     is_due = bool(losses) or measured.trained_at == 0
     named_often, exceeds_rates = _search_for_everybody(faces, measured) if is_due else (frozenset[int](), False)
     ended = time.monotonic()
@@ -122,8 +127,10 @@ def _search_for_everybody(faces: SearchableFaces, measured: Measured) -> tuple[f
     Returns the owners who are named too often, whom no search names any more, and whether strangers are surely named
     as the others more often than is stated.
     """
-    people, owners, searched = faces.find_people(faces.usable, faces.everybody.join(measured.joined))
-    outcomes = search_gallery(searched, people, people.sample_rivals(faces.limit_probes()), measured.rule)
+    named = faces.everybody.name_labelled(measured.labelled).join(measured.joined)
+    people, owners, searched = faces.find_people(faces.usable, named)
+    positions = people.sample_rivals(faces.limit_probes(), faces.find_probes(people.ids))
+    outcomes = search_gallery(searched, people, positions, measured.rule)
     owner_of = np.zeros(len(people.is_named), np.int64)
     owner_of[people.owners] = owners
     hubs = sorted(find_named_often(outcomes, measured.levels))
@@ -133,17 +140,20 @@ def _search_for_everybody(faces: SearchableFaces, measured: Measured) -> tuple[f
 
 
 def search_newcomers(
-    session: Session, index: LoadedIndex, measured: Measured, measured_labels: frozenset[int]
+    session: Session, index: LoadedIndex, measured: Measured, measured_labels: MeasuredLabels
 ) -> NewcomerSearch:
     """Search for people all of whose faces have come, been named, changed or been allowed since the measurement.
 
-    measured_labels: the faces that labels named when it was measured
+    measured_labels: what labels said when it was measured
     """
     started = time.monotonic()
     faces = SearchableFaces.read(session, index)
     named = faces.everybody.name_labelled(measured.labelled)
     people, _, searched = faces.find_people(faces.usable, named.join(measured.joined))
-    later = [*_list_changed(session, index, measured.change), *(measured.labelled.keys() - measured_labels)]
+    later = [
+        *_list_changed(session, index, measured.change),
+        *(measured.labelled.keys() - measured_labels.labelled.keys()),
+    ]
     was_named = named.restrict_to(people.ids).is_named & np.isin(people.ids, later, invert=True)
     was_measured = np.bincount(people.owners[was_named], minlength=len(people.is_named)) > 0
     is_new = people.is_named & ~was_measured

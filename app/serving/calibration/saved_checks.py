@@ -14,7 +14,7 @@ from ml.files import hash_bytes
 
 log = logging.getLogger("likeness.engine")
 
-FORMAT = 1
+FORMAT = 2
 
 
 def save_check(
@@ -52,7 +52,6 @@ def _describe(index: LoadedIndex, faces: FaceTable, measured: Measured) -> dict[
         "contents": hash_contents(index, faces),
         "measured_change": measured.change,
         "levels": hash_bytes(repr(measured.levels).encode()),
-        "labelled": len(measured.labelled),
-        "joined": len(measured.joined),
+        "labels": measured.labels_hash,
         "ended": measured.ended,
     }

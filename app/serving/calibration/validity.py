@@ -127,7 +127,7 @@ class ValidityChecks:
         named_faces, faces = scores.calibrated_at_named_count, index.state.vectors
         if not faces == measured.faces == named_faces or ended or measured.trained_at is not None:
             return False
-        if not (measured.is_labelled_alike and measured.is_joined_alike):
+        if not measured.are_labels_alike:
             return False
         with snapshot(self.resources.database) as session:
             params = {"collection": index.key.collection, "since": measured.change}

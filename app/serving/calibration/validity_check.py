@@ -9,7 +9,7 @@ a name, which may show anybody: all of them are checked.
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
@@ -21,7 +21,8 @@ from app.db.id_lists import select_ids
 from app.db.session import snapshot
 from app.db.tables import Face
 from app.resources import Resources
-from app.serving.calibration.measured import Losses, Measured
+from app.serving.calibration.compared_faces import ComparedFaces
+from app.serving.calibration.measured import Losses, Measured, MeasuredLabels, subtract
 from app.serving.calibration.people_searches import (
     REST_RATIO,
     GallerySearch,
@@ -31,7 +32,7 @@ from app.serving.calibration.people_searches import (
 )
 from app.serving.deployments import Validity
 from app.serving.faces.columns import DISTRACTOR
-from app.serving.index_builder import COLLECTION
+from app.serving.index_builder import COLLECTION, read_removed
 from app.serving.loaded_index import ROWS_PER_READ, LoadedIndex
 from ml.identification.new_hubs import NewHubs, may_exceed_rates
 from ml.identification.open_set import MIN_GALLERY_SHARE
@@ -53,8 +54,9 @@ class Checked:
     """What was found up to a change.
 
     measured_change: of the measurement; labelled, joined, ended: see `Measured`
-    measured_labels, measured_joined: what labels said when it was first checked, if that was measured
+    measured_labels: what labels said when it was measured
     search: the last one; is_search_due: whether more was lost since; new: what the new faces do
+    compared: whom the faces showed that were compared
     newcomers: the last search for new people
     next_at: when the next check may begin, by the monotonic clock
     """
@@ -64,11 +66,11 @@ class Checked:
     labelled: Mapping[int, int]
     joined: Mapping[int, int]
     ended: int
-    measured_labels: frozenset[int]
-    measured_joined: AbstractSet[tuple[int, int]]
+    measured_labels: MeasuredLabels
     search: GallerySearch
     is_search_due: bool
     new: NewHubs
+    compared: ComparedFaces
     newcomers: NewcomerSearch
     validity: Validity
     next_at: float
@@ -84,30 +86,33 @@ def check(resources: Resources, index: LoadedIndex, measured: Measured, known: C
     """Check what has changed in an index since it was measured, or since it was last checked."""
     change, collection = index.state.change, index.key.collection
     params = {"collection": collection, "since": measured.change, "last_face": measured.last_face}
-    measured_labels = known.measured_labels if known else measured.find_labels()
-    measured_joined = known.measured_joined if known else measured.find_joined()
+    labels = known.measured_labels if known else measured.find_labels()
     with snapshot(resources.database) as session:
         started = time.monotonic()
         changed, enrolled, changed_at = session.execute(COUNT_QUERY, params).one()
         counted = time.monotonic()
         left = index.state.vectors - enrolled
-        joined = measured.joined.items() - measured_joined
-        losses = Losses(max(0, measured.faces - left), changed_at or 0, measured.ended, joined)
-        if known is None or (losses != known.search.losses and counted >= known.search.next_at):
-            search = search_measured(session, resources.installation_key, index, measured, losses, measured_joined)
-            new = NewHubs(search.probes)
-            faces = _list_new_faces(session, collection, measured, measured.since, measured_labels)
+        losses = measured.find_losses(labels, left, changed_at or 0)
+        losers = _list_losers(session, index, measured, known) if known else frozenset[int]()
+        is_search_due = known is None or _is_search_due(known, losses, losers)
+        if known is None or (is_search_due and counted >= known.search.next_at):
+            search = search_measured(session, resources.installation_key, index, measured, losses, labels)
+            new, is_search_due = NewHubs(search.probes), False
+            faces = _list_new_faces(session, collection, measured, measured.since, labels.labelled)
             faces |= _list_nameless(session, collection, measured)
+            compared = ComparedFaces.of(faces)
         else:
-            search, new = known.search, known.new
-            faces = _list_new_faces(session, collection, measured, known.change, known.labelled.keys())
+            search, new = known.search, known.new.without(losers)
+            faces = _list_new_faces(session, collection, measured, known.change, known.labelled)
+            faces |= _list_faces_of(session, measured, {person for person in losers if person % 2 == 0})
+            compared = known.compared.add(faces)
         newcomers = known.newcomers if known else NewcomerSearch()
         has_come = any(person % 2 == 0 for person in faces.values())
-        max_newcomers = changed + len(measured.labelled.keys() - measured_labels)
+        max_newcomers = changed + len(measured.labelled.keys() - labels.labelled.keys())
         if has_come and may_exceed_rates(max_newcomers, measured.people, measured.levels):
             newcomers = replace(newcomers, is_due=not newcomers.exceeds_rates)
         if newcomers.is_due and counted >= newcomers.next_at:
-            newcomers = search_newcomers(session, index, measured, measured_labels)
+            newcomers = search_newcomers(session, index, measured, labels)
     for rows, people in _iterate_people(index, faces):
         new = new.add(rows, people, index.index.metric, measured.levels)
     hubs = measured.list_owners(new.find(together=measured.trained_at is None)) | search.named_often
@@ -117,11 +122,11 @@ def check(resources: Resources, index: LoadedIndex, measured: Measured, known: C
         measured.labelled,
         measured.joined,
         measured.ended,
-        measured_labels,
-        measured_joined,
+        labels,
         search,
-        losses != search.losses,
+        is_search_due,
         new,
+        compared,
         newcomers,
         _judge(measured, hubs, search, newcomers, index.state.vectors, left),
         time.monotonic() + REST_RATIO * (counted - started),
@@ -145,19 +150,40 @@ def _judge(
 
 
 def _list_new_faces(
-    session: Session, collection: str, measured: Measured, since: int, known_labels: AbstractSet[int]
+    session: Session, collection: str, measured: Measured, since: int, labelled: Mapping[int, int]
 ) -> dict[int, int]:
     """Return face -> its person, of all faces of the people of whom some came, changed, were labelled or lost labels.
 
-    A face without a name is a person by itself. known_labels: the faces that labels named before
+    A face without a name is a person by itself. labelled: whom labels named before: see `Measured`
     """
     changed = session.execute(CHANGED_QUERY, {"collection": collection, "since": since}).all()
-    owners = {pk: 2 * pk + 1 if person is None else 2 * person for pk, person, role in changed if role != DISTRACTOR}
-    owners |= {pk: 2 * pk + 1 for pk in known_labels - measured.labelled.keys()}
-    new_labels = measured.labelled.keys() & (owners.keys() | (measured.labelled.keys() - known_labels))
-    owners |= {pk: 2 * measured.labelled[pk] for pk in new_labels}
+    unlabelled, new_labels = subtract(labelled, measured.labelled), subtract(measured.labelled, labelled)
+    owners = _list_nameless(session, collection, measured, [pk for pk, _ in unlabelled]) if unlabelled else {}
+    owners |= {pk: 2 * pk + 1 if person is None else 2 * person for pk, person, role in changed if role != DISTRACTOR}
+    owners |= {pk: 2 * measured.labelled[pk] for pk in measured.labelled.keys() & owners.keys()}
+    owners |= {pk: 2 * person for pk, person in new_labels}
     faces = {pk: measured.joined.get(owner, owner) for pk, owner in owners.items()}
-    return faces | _list_faces_of(session, measured, {person for person in faces.values() if person % 2 == 0})
+    losers = {measured.joined.get(2 * person, 2 * person) for _, person in unlabelled}
+    return faces | _list_faces_of(session, measured, losers | {person for person in faces.values() if person % 2 == 0})
+
+
+def _list_losers(session: Session, index: LoadedIndex, measured: Measured, known: Checked) -> frozenset[int]:
+    """Return who has lost a face that was compared, a label or a join since the last check, as before and as now.
+
+    Joins of before the measurement are left out: who lost one is searched for anew.
+    """
+    changed = session.execute(CHANGED_QUERY, {"collection": index.key.collection, "since": known.change}).all()
+    pks = np.array([pk for pk, _, _ in changed], np.int64)
+    people = set(known.compared.find_people(np.concatenate([pks, read_removed(session, index.key, known.change)])))
+    people |= {2 * person for _, person in subtract(known.labelled, measured.labelled)}
+    separated = subtract(known.joined, measured.joined) - known.measured_labels.joined.items()
+    people |= {person for pair in separated for person in pair}
+    return frozenset(people | {measured.joined.get(person, person) for person in people})
+
+
+def _is_search_due(known: Checked, losses: Losses, losers: AbstractSet[int]) -> bool:
+    """Whether more was lost since the last search, or by somebody whom it has shown to be named too often."""
+    return known.is_search_due or losses != known.search.losses or bool(losers & known.search.named_often)
 
 
 def _list_faces_of(session: Session, measured: Measured, people: AbstractSet[int]) -> dict[int, int]:
@@ -183,7 +209,10 @@ def _iterate_people(index: LoadedIndex, faces: Mapping[int, int]) -> Iterator[tu
         yield rows, np.array([faces[pk] for pk in pks.tolist()], np.int64)
 
 
-def _list_nameless(session: Session, collection: str, measured: Measured) -> dict[int, int]:
-    """Return face -> its person, which it is by itself, of all that have no name by labels either."""
-    pks = session.scalars(NAMELESS_QUERY, {"collection": collection})
+def _list_nameless(
+    session: Session, collection: str, measured: Measured, chosen: Sequence[int] | None = None
+) -> dict[int, int]:
+    """Return face -> its person, which it is by itself, of all that have no name by labels either. chosen: of these"""
+    query = NAMELESS_QUERY if chosen is None else NAMELESS_QUERY.where(Face.pk.in_(select_ids(session, chosen)))
+    pks = session.scalars(query, {"collection": collection})
     return {pk: 2 * pk + 1 for pk in pks if pk not in measured.labelled}

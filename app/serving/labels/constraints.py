@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from app.db.id_lists import select_ids
 from app.db.tables import BUILT_IN_TASK, Collection, Face, Subject, now
 from app.galleries.retention import may_be_used
+from ml.files import hash_bytes
 from ml.identification.label_constraints import ConstraintBuilder, LabelConstraints, LabelledPair
 from ml.identification.person_distance import SHORTLIST_PEOPLE
 
@@ -117,6 +118,11 @@ class ServedConstraints:
     def subject(self, person: int) -> tuple[str, str | None] | None:
         """Return id and external id of a person with a labelled face; None without a name."""
         return self.subjects.get(person // 2) if person % 2 == 0 else None
+
+
+def hash_labels(labelled_subjects: Mapping[int, int], joined_people: Mapping[int, int]) -> str:
+    """Return a hash of whom labels name and join: see `LabelConstraints.labelled_subjects` and `joined_people`."""
+    return hash_bytes(repr((sorted(labelled_subjects.items()), sorted(joined_people.items()))).encode())
 
 
 def leave_out_refused(session: Session, collection: str, constraints: ServedConstraints) -> ServedConstraints:
