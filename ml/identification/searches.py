@@ -4,7 +4,7 @@ A search without the probe's person is a stranger's search; a search without the
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.distances import Distance
+from ml.errors import WrongShape
 from ml.identification.person_distance import (
     SHORTLIST_PEOPLE,
     DecisionRule,
@@ -54,6 +55,9 @@ class SearchableIndex(Protocol):
     def rows(self, ids: Ids) -> Rows:
         """Return the (n, dim) vectors of (n,) ids. See `Index.rows`."""
 
+    def ids(self) -> Ids:
+        """Return the ids in the index, rising: (N,)."""
+
 
 @dataclass(frozen=True, eq=False)
 class GalleryPeople:
@@ -95,6 +99,11 @@ class GalleryPeople:
     def rival_ids(self) -> Ids | None:
         """(n,) ids of the faces that are not nameless, rising; None if these are all."""
         return None if self.is_rival.all() else self.ids[self.is_rival[self.owners]]
+
+    def restrict_to(self, ids: Ids) -> "GalleryPeople":
+        """Return these people with those of their faces alone that are among (k,) ids; they keep their numbers."""
+        kept = np.isin(self.ids, ids)
+        return replace(self, ids=self.ids[kept], owners=self.owners[kept])
 
     def list_others(self, owner: int) -> Ids:
         """Return the (n,) ids of the faces that are not nameless, rising, without those of one owner."""
@@ -186,28 +195,35 @@ def search_gallery(
     rule: DecisionRule,
     check: Callable[[], None] = lambda: None,
 ) -> SearchOutcomes:
-    """Search the gallery with its own faces at (S,) `positions`.
+    """Search the gallery with its own faces at (S,) `positions`. Those that are removed meanwhile are left out.
 
     check: called before each batch; it may raise an exception to stop the measurement
     """
     stranger, mate = np.full(len(positions), np.inf), np.full(len(positions), np.inf)
-    nearest = np.zeros(len(positions), np.int64)
+    nearest, is_searched = np.zeros(len(positions), np.int64), np.zeros(len(positions), np.bool_)
     templates = TemplateCache(index, people)
     size = max(8, min(MAX_BATCH_SEARCHES, BATCH_NUMBERS // index.dim))
     for start in range(0, len(positions), size):
         check()
-        batch = positions[start : start + size]
-        stop = start + len(batch)
-        outcomes = _search_batch(index, people, templates, batch, rule)
-        stranger[start:stop], mate[start:stop], nearest[start:stop] = outcomes
-    return SearchOutcomes(positions, people.owners[positions], stranger, mate, nearest)
+        batch = np.arange(start, min(start + size, len(positions)))
+        while len(batch):
+            try:
+                ids = people.ids[positions[batch]]
+                stranger[batch], mate[batch], nearest[batch] = _search_batch(index, templates, ids, rule)
+                is_searched[batch] = True
+                break
+            except WrongShape:
+                templates = templates.without_removed()
+                batch = batch[np.isin(ids, templates.people.ids)]
+    return SearchOutcomes(positions, people.owners[positions], stranger, mate, nearest).select(is_searched)
 
 
 def _search_batch(
-    index: SearchableIndex, people: GalleryPeople, templates: "TemplateCache", faces: Ids, rule: DecisionRule
+    index: SearchableIndex, templates: "TemplateCache", ids: Ids, rule: DecisionRule
 ) -> tuple[Floats, Floats, Ids]:
-    rows, own = index.rows(people.ids[faces]), people.owners[faces]
-    without_person, without_probe = list_people(index, people, rows, own, people.ids[faces])
+    people = templates.people
+    rows, own = index.rows(ids), find_owners(people, ids)
+    without_person, without_probe = list_people(index, people, rows, own, ids)
     template = templates.distances(rows, np.concatenate([without_person.people, without_probe.people], axis=1), own)
     width = without_person.people.shape[1]
     stranger, nearest = find_nearest_people(without_person, template[:, :width], people.is_rival, rule)
@@ -297,8 +313,15 @@ class TemplateCache:
     """The templates of people, loaded on demand."""
 
     def __init__(self, index: SearchableIndex, people: GalleryPeople) -> None:
-        self._index, self._people = index, people
+        self._index, self.people = index, people
         self._known: dict[int, PersonTemplate] = {}
+
+    def without_removed(self) -> "TemplateCache":
+        """Return an empty cache for the faces that are still there. Raises WrongShape if all of them are."""
+        people = self.people.restrict_to(self._index.ids())
+        if len(people.ids) == len(self.people.ids):
+            raise WrongShape("ids", "those of the index", self.people.ids.shape)
+        return TemplateCache(self._index, people)
 
     def distances(self, rows: Rows, shortlists: Ids, own: Ids) -> Floats:
         """Return (Q, P) distances of (Q, d) rows to the people on their shortlists, +inf for empty entries.
@@ -321,9 +344,9 @@ class TemplateCache:
         if len(self._known) * BYTES_PER_DIM * self._index.dim > MAX_TEMPLATE_BYTES:
             self._known = {}
         missing = [o for o in owners.tolist() if o not in self._known]
-        faces = [self._people.faces_of(owner) for owner in missing]
+        faces = [self.people.faces_of(owner) for owner in missing]
         if not faces:
             return
-        rows = self._index.rows(self._people.ids[np.concatenate(faces)])
+        rows = self._index.rows(self.people.ids[np.concatenate(faces)])
         for owner, own in zip(missing, np.split(rows, np.cumsum([len(f) for f in faces])[:-1]), strict=True):
             self._known[owner] = PersonTemplate.from_rows(own)

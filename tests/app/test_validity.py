@@ -133,6 +133,50 @@ def test_new_people_of_a_poorer_camera(
         wait_for(lambda: read_validity(engine) == VALID, 10)
 
 
+@pytest.mark.parametrize("meanwhile", ["others are added and deleted", "photos are imported", "vectors are imported"])
+def test_a_measurement_of_a_poorer_camera_does_not_wait(
+    gallery: GalleryWriter, engine: Engine, monkeypatch: pytest.MonkeyPatch, meanwhile: str
+) -> None:
+    """Strangers are named too often until then."""
+    rows, end = people(40, 2, dim=DIM, seed=5, spread=0.5)[0], threading.Event()
+    if "imported" in meanwhile:
+        monkeypatch.setattr(schedule, f"is_importing{'_vectors' * ('vectors' in meanwhile)}", lambda *_: True)
+    calibrated_at = engine.registry.all()[0].scores[MODEL.id].calibrated_at_change
+
+    def write() -> None:
+        for turn in range(1_000):
+            if end.wait(0.2):
+                return
+            gallery.add({MODEL.id: rows[-1 - turn % 56 :][:1]}, ["p000"])
+            gallery.remove(gallery.pks[-1:])
+
+    writer = threading.Thread(target=write)
+    try:
+        gallery.add({MODEL.id: 0.4 * rows[:24] + 5}, [f"n{i // 2}" for i in range(24)])
+        if "deleted" in meanwhile:
+            writer.start()
+        wait_for(lambda: engine.registry.all()[0].scores[MODEL.id].calibrated_at_change != calibrated_at, 20)
+        wait_for(lambda: not read_validity(engine).is_due, 10)
+    finally:
+        end.set()
+        if writer.ident:
+            writer.join()
+
+
+def test_measurements_that_do_not_wait_rest(
+    gallery: GalleryWriter, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else people for whom strangers are taken, and come one after the other, would keep a core busy."""
+    monkeypatch.setattr(schedule, "is_importing", lambda *_: True)
+    monkeypatch.setattr(schedule, "REST_RATIO", 1e6)
+    gallery.add({MODEL.id: MIDDLE}, ["first"])
+    wait_until_measured(engine, len(gallery.pks))
+    gallery.add({MODEL.id: 0.4 * people(20, 1, dim=DIM, seed=5, spread=0.5)[0] + 5}, [f"n{i}" for i in range(20)])
+    wait_for(lambda: read_validity(engine).is_due, 20)
+    time.sleep(1)
+    assert engine.registry.all()[0].scores[MODEL.id].calibrated_at_count == len(gallery.pks) - 20
+
+
 @pytest.mark.parametrize("how", ["named", "allowed", "labelled"])
 def test_people_of_a_poorer_camera_who_are_named_or_allowed_later(
     gallery: GalleryWriter, monkeypatch: pytest.MonkeyPatch, how: str

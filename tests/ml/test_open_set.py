@@ -11,6 +11,7 @@ from ml.calibration import ImpostorDistances, sample_impostors
 from ml.calibration.rate_intervals import clopper_pearson
 from ml.distances import EUCLIDEAN, INNER_PRODUCT
 from ml.errors import Corrupt, TooFewPairs, WrongShape
+from ml.identification import searches as gallery_searches
 from ml.identification.nearness_shift import NearnessShift
 from ml.identification.open_set import (
     NameCounts,
@@ -19,10 +20,11 @@ from ml.identification.open_set import (
     possible_fpir,
 )
 from ml.identification.person_distance import NEAREST_FACE, DecisionRule, Shortlist, find_nearest_people, shortlist
-from ml.identification.searches import MAX_OWN_FACES, GalleryPeople, search_gallery
+from ml.identification.searches import MAX_OWN_FACES, GalleryPeople, TemplateCache, search_gallery
 from ml.identification.stranger_searches import StrangerSearches, fpir_at_size
 from ml.identification.tail_fit import TailFit
 from ml.identification.templates import PersonTemplate, template_distances
+from ml.indexes.base import Neighbours
 from ml.indexes.flat import FlatIndex
 from ml.types import Ids, Rows
 
@@ -130,6 +132,43 @@ def test_a_search_goes_on_until_it_knows_the_next_people(photos: int) -> None:
     for position, stranger, mate in zip(probes.tolist(), searches.stranger, searches.mate, strict=True):
         assert stranger == pytest.approx(brute_force(rows, owners, position, DecisionRule(), own=False), rel=1e-4)
         assert mate == pytest.approx(brute_force(rows, owners, position, DecisionRule(), own=True), rel=1e-4)
+
+
+class ShrinkingIndex(FlatIndex):
+    """Loses one of the faces from `gone_from` on at each search, as a service's index does while people are deleted."""
+
+    gone_from = 0
+
+    def search(self, *args: Any, **options: Any) -> Neighbours:
+        ids = self.ids()
+        self.remove(ids[ids >= self.gone_from][:1])
+        return super().search(*args, **options)
+
+
+def test_a_measurement_leaves_out_faces_that_are_removed_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gallery_searches, "MAX_BATCH_SEARCHES", 8)
+    (rows, owners), (far, more) = crowd(40, 2), crowd(30, 2, seed=1)
+    rows, owners = np.concatenate([rows, far + np.float32(9)]), np.concatenate([owners, more + 40])
+    whole, people = gallery(rows, owners)
+    index = ShrinkingIndex(rows.shape[1], EUCLIDEAN)
+    index.add(people.ids, rows)
+    index.gone_from = int(people.ids[80])
+    positions = np.concatenate([np.arange(80, 140), np.arange(80)])
+    found = search_gallery(index, people, positions, DecisionRule())
+    expected = search_gallery(whole, people, positions, DecisionRule())
+    assert found.positions[-80:].tolist() == list(range(80))
+    np.testing.assert_array_equal(found.stranger[-80:], expected.stranger[-80:])
+    np.testing.assert_array_equal(found.mate[-80:], expected.mate[-80:])
+    assert 90 < len(found.positions) < 140
+    assert np.isfinite(found.stranger).all()
+
+
+def test_a_search_that_fails_though_nothing_was_removed_is_an_error() -> None:
+    rows, owners = crowd(9, 4)
+    index, people = gallery(rows, owners)
+    cache = TemplateCache(index, people)
+    with pytest.raises(WrongShape, match="ids"):
+        cache.without_removed()
 
 
 def test_a_search_of_few_people_ends() -> None:

@@ -16,6 +16,7 @@ from ml.identification.searches import (
     Floats,
     GalleryPeople,
     SearchOutcomes,
+    find_owners,
     list_people,
     search_gallery,
 )
@@ -61,6 +62,9 @@ class LockedIndex:
     def rows(self, ids: Ids) -> Rows:
         with self.loaded.lock.gen_rlock():
             return self.loaded.index.rows(ids)
+
+    def ids(self) -> Ids:
+        return self.loaded.read_ids()
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,10 +168,11 @@ def _measure_named_pairs(
 ) -> NamedPairs | None:
     limit = int(np.clip(PAIRED_BYTES // (4 * index.dim), MIN_PAIRED_FACES, MAX_PAIRED_FACES))
     named, distractors = (
-        rng.permutation(np.flatnonzero(chosen))[:limit] for chosen in (probes.is_named, probes.is_distractor)
+        rng.permutation(people.ids[chosen])[:limit] for chosen in (probes.is_named, probes.is_distractor)
     )
-    rows, others = (index.rows(people.ids[positions]) for positions in (named, distractors))
-    return NamedPairs.measure(rows, people.owners[named], others, index.metric)
+    ids, rows = index.loaded.read_rows(named)
+    _, others = index.loaded.read_rows(distractors)
+    return NamedPairs.measure(rows, find_owners(people, ids), others, index.metric)
 
 
 def _find_newcomer_share(people: GalleryPeople, probes: ProbeFaces) -> float:
@@ -197,8 +202,8 @@ def _show_people_several_times(
 
 def _measure_nearest_others(index: LockedIndex, people: GalleryPeople, positions: Ids) -> Floats:
     """Return (S,) distances of the nearest face of anybody else from the faces at these positions."""
-    ids = people.ids[positions]
-    return list_people(index, people, index.rows(ids), people.owners[positions], ids)[0].nearest[:, 0]
+    ids, rows = index.loaded.read_rows(people.ids[positions])
+    return list_people(index, people, rows, find_owners(people, ids), ids)[0].nearest[:, 0]
 
 
 def _summarise(source: Any, outcomes: SearchOutcomes, faces: int) -> list[StrangerSearches]:

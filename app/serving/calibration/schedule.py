@@ -1,5 +1,6 @@
 """Decide when to calibrate a deployment again. `gallery_calibration.py` measures."""
 
+import math
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +27,8 @@ one that has shrunk: what was measured does not hold for another gallery, howeve
 RECALIBRATION_CHANGE_RATIO = 0.1
 MIN_RETRY_SECONDS = 2.0
 """A calibration that has failed rests for as long as it took, and for so long at least."""
+REST_RATIO = 2.0
+"""One that does not wait for quiet, as strangers are named too often, rests so many times as long as the last took."""
 
 
 @dataclass
@@ -33,11 +36,13 @@ class _Calibration:
     """A calibration that was started.
 
     due_by: the change of the one before, all faces, and the changed share
-    retry_at: when it may be tried again, by the monotonic clock; None unless it has failed. Its own thread writes this
+    retry_at: when it may be tried again, by the monotonic clock; None unless it has failed
+    rests_until: when another may begin that does not wait for quiet. Its own thread writes both
     """
 
     due_by: tuple[int | None, int, float]
     retry_at: float | None = None
+    rests_until: float = -math.inf
 
 
 class CalibrationSchedule:
@@ -65,13 +70,14 @@ class CalibrationSchedule:
             self._renew_if_due(session, served, index, served.scores[index.key.model_id])
 
     def _renew_if_due(self, session: Session, served: ServedDeployment, index: LoadedIndex, scores: Scores) -> None:
-        last = self._started.get(index.key)
+        last, at = self._started.get(index.key), time.monotonic()
         failed_until = last.retry_at if last else None
-        if failed_until is not None and time.monotonic() < failed_until:
+        if failed_until is not None and at < failed_until:
             return
         labelled, joined = len(served.constraints.constraints.labelled_subjects), len(served.constraints.joined_people)
         validity = served.find_validity(index.key.model_id)
-        is_idle = validity.is_outdated or time.monotonic() - index.last_change_at > self.idle_seconds
+        is_urgent = validity.is_outdated or (validity.is_due and (last is None or at >= last.rests_until))
+        is_idle = is_urgent or at - index.last_change_at > self.idle_seconds
         refused = served.faces.count_ended(now()) - scores.calibrated_at_refused_count if is_idle else 0
         changed_share = self._find_changed_share(session, index, scores, labelled, joined, refused) if is_idle else 0.0
         if validity.is_due:
@@ -82,9 +88,9 @@ class CalibrationSchedule:
             return
         if not needs_recalibration(faces, calibrated_at_count, is_idle, changed_share):
             return
-        if is_importing_vectors(session, index.key.collection):
+        if not is_urgent and is_importing_vectors(session, index.key.collection):
             return
-        is_idle = validity.is_outdated or not is_importing(session, index.key.collection)
+        is_idle = is_urgent or not is_importing(session, index.key.collection)
         if needs_recalibration(faces, calibrated_at_count, is_idle, changed_share):
             self._started[index.key] = started = _Calibration(due_by)
             self.tasks.start(("calibrate", index), partial(self._renew, index, served.constraints, started))
@@ -100,8 +106,9 @@ class CalibrationSchedule:
         try:
             is_stored = renew_calibration(self.resources, index, constraints)
         finally:
+            ended = time.monotonic()
+            calibration.rests_until = ended + REST_RATIO * (ended - started)
             if not is_stored:
-                ended = time.monotonic()
                 calibration.retry_at = ended + max(MIN_RETRY_SECONDS, ended - started)
 
     def _find_changed_share(
