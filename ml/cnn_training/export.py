@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from safetensors.torch import load_file, save
+from safetensors.torch import load, save
 from torch import Tensor
 
 from ml.descriptors.common.manifest import CnnManifest
@@ -40,5 +40,5 @@ def load_weights(manifest_path: Path, net: str) -> dict[str, Tensor]:
     manifest = CnnManifest.read(manifest_path)
     if manifest.net != net:
         raise Corrupt(f"{manifest_path.name} is of the network {manifest.net!r}, and {net!r} was to start from it")
-    weights: dict[str, Tensor] = load_file(manifest.model(manifest_path))
+    weights: dict[str, Tensor] = load(manifest.model(manifest_path).read_bytes())
     return {name: tensor for name, tensor in weights.items() if name != "projection"}

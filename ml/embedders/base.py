@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save
+from safetensors.numpy import load, save
 
 from ml.distances import EUCLIDEAN, Distance
 from ml.errors import CannotGoOn, Corrupt, FitFailed, NotFinite, NotFitted, WrongShape
@@ -273,7 +273,7 @@ class Embedder(ABC):
         try:
             state = parse_json((folder / "embedder.json").read_text())
             loaded = cls.from_options(**state["options"])
-            loaded.learned = load_file(folder / "embedder.safetensors")
+            loaded.learned = load((folder / "embedder.safetensors").read_bytes())
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
             raise Corrupt(f"the embedder in {folder.name} cannot be read: {error}") from error
         loaded.tasks, loaded.notes = tuple(state["tasks"]), state["notes"]

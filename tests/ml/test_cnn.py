@@ -54,6 +54,19 @@ def test_a_projection_follows_the_norm(tmp_path: Path) -> None:
     np.testing.assert_allclose(rows, unit @ projection.numpy(), atol=5 * HALF)
 
 
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="Linux tells what is mapped")
+def test_a_loaded_network_does_not_need_its_file(tmp_path: Path) -> None:
+    """Weights that stay mapped kill the process once somebody truncates the file."""
+    manifest = tiny_cnn(tmp_path)
+    project(manifest, 7)
+    network = Cnn(manifest=str(manifest))
+    rows = network.describe(FACES)
+    weights = manifest.with_suffix(".safetensors")
+    assert str(weights) not in Path("/proc/self/maps").read_text()
+    weights.write_bytes(b"")
+    np.testing.assert_array_equal(network.describe(FACES), rows)
+
+
 def test_the_casia_network_has_the_maps_of_its_paper() -> None:
     net, seen = Casia().train(False), []
     for layer in net.layers:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load
 from torch import Tensor, nn
 
 from ml.descriptors.common.manifest import CnnManifest
@@ -52,7 +52,7 @@ def _load_once(weights: Path, manifest: CnnManifest, device: str) -> TrainedNetw
     """Load one copy that all descriptors of a model share. It is safe to run from several threads. Raises Corrupt."""
     try:
         net = NETS[manifest.net]()
-        tensors = load_file(weights, device=device)
+        tensors = {name: tensor.to(device) for name, tensor in load(weights.read_bytes()).items()}
         projection = tensors.pop("projection") if manifest.projected else None
         net.load_state_dict(tensors)
     except (KeyError, RuntimeError, SafetensorError) as error:
