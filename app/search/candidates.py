@@ -57,7 +57,7 @@ class Candidates(NamedTuple):
     criteria: the models, with what was known of people when their faces were looked up
     distances: at each offset, infinity where there is no face; faces: all that are still enrolled, by their offsets
     owners, people: at each offset, the number of the face's owner and that of their person, -1 where there is no face
-    distractors: people of whom a distractor was returned
+    distractors: distractors that were returned, but for those whom labels joined to somebody with a name
     is_complete: searching further would have changed nothing
     """
 
@@ -135,7 +135,7 @@ def _group_neighbours(
     owners = faces.owners.tolist()
     people = _find_people(criteria, owners)
     corrections = _find_corrections(criteria, queries[0], neighbours.ids, people, excluded)
-    distractors = frozenset([people[offset] for offset in faces.distractors])
+    distractors = frozenset([people[offset] for offset in faces.distractors if people[offset] % 2])
     width = neighbours.ids.shape[1]
     grouped = []
     for query, of_query in enumerate(corrections):

@@ -229,7 +229,7 @@ def _rank_groups(
         else:
             passes = threshold.accepts(distance, similarity[nearest], person_distance, is_named)
         match = person, offsets, distance, probability[nearest], person_distance, passes, is_named
-        ranked.append(RankedMatch(*match, nearest in distractors))
+        ranked.append(RankedMatch(*match, person % 2 == 1 and nearest in distractors))
     return ranked
 
 
@@ -261,13 +261,13 @@ def _build_matches(
     built = []
     for of_query in matches:
         listed: list[Match] = []
-        for _, shown, distance, probability, person_distance, passes, _, is_distractor in of_query:
+        for _, shown, distance, probability, person_distance, passes, _, _ in of_query:
             offset = shown[0]
             listed.append(
                 {
                     "face_id": face_ids[offset],
                     "subject": subjects[offset],
-                    "role": DISTRACTOR if is_distractor else GALLERY,
+                    "role": DISTRACTOR if offset in candidates.faces.distractors else GALLERY,
                     "distance": distance,
                     "similarity": similarity[offset],
                     "probability": probability,

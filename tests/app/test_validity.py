@@ -374,6 +374,27 @@ def test_a_label_that_joins_a_distractor_to_the_person_beside(
     wait_for(lambda: read_validity(engine) == VALID, 30)
 
 
+@pytest.mark.parametrize("group_by", ["subject", "face"])
+def test_photos_near_a_distractor_that_a_label_joins_to_a_person_are_the_person_s(
+    gallery: GalleryWriter, engine: Engine, group_by: str
+) -> None:
+    rows = people(PEOPLE, PHOTOS, dim=DIM, spread=0.5)[0]
+    photo = rows[:1] + np.float32(0.3)
+    gallery.add({MODEL.id: photo}, [None], role="distractor")
+    change = read_change(gallery)
+    wait_for(lambda: find_checked(engine).change == change, 20)
+    assert decide_search(search(engine, photo[0] + np.float32(0.05), group_by=group_by))[0] == "unknown"
+    gallery.label([(gallery.pks[0], gallery.pks[-1])], same=True)
+    change = read_change(gallery)
+    wait_for(lambda: find_checked(engine).change == change, 20)
+    answer = search(engine, photo[0] + np.float32(0.05), group_by=group_by)
+    assert decide_search(answer)[0] == "match"
+    [face] = answer["faces"]
+    assert face["subject"]
+    assert face["subject"]["id"] == "p000"
+    assert (face["matches"][0]["role"], face["matches"][0]["passes"]) == ("distractor", True)
+
+
 @pytest.mark.parametrize("how", ["deleted", "no distractors"])
 def test_many_people_who_have_lost_the_next_person(
     resources: Resources, monkeypatch: pytest.MonkeyPatch, how: str
