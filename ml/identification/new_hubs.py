@@ -219,26 +219,28 @@ def surely_exceed_rates(outcomes: SearchOutcomes, levels: Sequence[Level]) -> bo
     )
 
 
-def exceed_rates(outcomes: SearchOutcomes, newcomers: int, measured_people: int, levels: Sequence[Level]) -> bool:
+def exceed_rates(outcomes: SearchOutcomes, new_shares: Floats, people: int, levels: Sequence[Level]) -> bool:
     """Return whether strangers like all who are enrolled are named more often than is stated, as far as is known.
 
-    Of few newcomers little is sure, and a new measurement costs little.
+    Of few new faces little is sure, and a new measurement costs little. Everybody weighs alike, and so do the faces of
+    a person; strangers like those that were measured are named at the rate that was asked for.
 
-    outcomes: searches for new people without their own faces, in which everybody weighs alike; newcomers: how many new
-        people there are
-    measured_people: how many others; strangers like these are named at the rate that was asked for
+    outcomes: searches for new faces without their people's own; new_shares: (P,) of the faces of each owner, how many
+        are new, 0 to 1; people: how many owners have a name
     """
     _, owners, counts = np.unique(outcomes.owners, return_inverse=True, return_counts=True)
-    weights = 1 / (counts[owners] * len(counts)) if len(counts) else np.empty(0)
+    weights = new_shares[outcomes.owners] / counts[owners]
+    weights /= weights.sum() or 1.0
+    newcomers = float(new_shares.sum())
     return any(
         _exceeds_rate(
-            float(weights[outcomes.stranger <= level.person_distance].sum()), newcomers, measured_people, level
+            float(weights[outcomes.stranger <= level.person_distance].sum()), newcomers, people - newcomers, level
         )
         for level in levels
     )
 
 
-def _exceeds_rate(named_share: float, newcomers: int, measured_people: int, level: Level) -> bool:
+def _exceeds_rate(named_share: float, newcomers: float, measured_people: float, level: Level) -> bool:
     """named_share: of strangers like the newcomers, those who are named"""
     share = newcomers / max(1, newcomers + measured_people)
     return level.high is not None and share * named_share + (1 - share) * level.fpir > level.high

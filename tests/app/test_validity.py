@@ -133,6 +133,25 @@ def test_new_people_of_a_poorer_camera(
         wait_for(lambda: read_validity(engine) == VALID, 10)
 
 
+@pytest.mark.parametrize("is_poorer", [True, False], ids=["poorer", "the same"])
+def test_new_photos_of_a_poorer_camera_of_people_who_were_measured(
+    gallery: GalleryWriter, engine: Engine, monkeypatch: pytest.MonkeyPatch, is_poorer: bool
+) -> None:
+    """Strangers of that camera are named as them, and they are a part of strangers like all who are enrolled."""
+    poorer, names = people(14, PHOTOS, dim=DIM, seed=5, spread=0.5)
+    usual = people(PEOPLE, PHOTOS, dim=DIM, spread=0.5)[0][: len(poorer)] + np.float32(0.05)
+    with monkeypatch.context() as patches:
+        patches.setattr(CalibrationSchedule, "renew_if_due", lambda *_: None)
+        gallery.add({MODEL.id: 0.4 * poorer + 1.5 if is_poorer else usual}, names)
+        change = read_change(gallery)
+        wait_for(lambda: find_checked(engine).change == change, 20)
+        wait_for(lambda: not find_checked(engine).newcomers.is_due, 20)
+        assert read_validity(engine) == Validity(is_due=is_poorer)
+    if is_poorer:
+        wait_until_measured(engine, len(gallery.pks))
+        wait_for(lambda: read_validity(engine) == VALID, 10)
+
+
 @pytest.mark.parametrize("meanwhile", ["others are added and deleted", "photos are imported", "vectors are imported"])
 def test_a_measurement_of_a_poorer_camera_does_not_wait(
     gallery: GalleryWriter, engine: Engine, monkeypatch: pytest.MonkeyPatch, meanwhile: str

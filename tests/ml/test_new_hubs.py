@@ -127,14 +127,26 @@ def test_new_people_exceed_a_rate_as_soon_as_too_many_of_them_are_named() -> Non
     level = Level(FPIR, 1.0, 1.0, RULE, high=0.02)
 
     def exceed(named: int, newcomers: int, level: Level = level) -> bool:
-        return exceed_rates(make_outcomes(np.arange(newcomers), named), newcomers, PEOPLE, [level])
+        outcomes, shares = make_outcomes(np.arange(newcomers), named), np.arange(PEOPLE + newcomers) < newcomers
+        return exceed_rates(outcomes, shares.astype(float), PEOPLE + newcomers, [level])
 
     assert [exceed(named, 29) for named in (0, 3, 4, 10, 29)] == [False, False, True, True, True]
     assert not exceed(29, 29, replace(level, high=None)), "thresholds from pairs state no interval"
     assert [exceed(count, count) for count in (3, 6)] == [False, True]
     assert [may_exceed_rates(count, PEOPLE, [level]) for count in (3, 6)] == [False, True]
     frames = np.concatenate([np.zeros(40, np.int64), np.arange(29)])
-    assert not exceed_rates(make_outcomes(frames, 40), 29, PEOPLE, [level]), "however many faces one of them has"
+    everybody = np.repeat([1.0, 0.0], [29, PEOPLE])
+    assert not exceed_rates(make_outcomes(frames, 40), everybody, PEOPLE + 29, [level]), "however many faces one has"
+
+
+def test_new_faces_of_measured_people_exceed_a_rate_by_their_share_of_these_people_s_faces() -> None:
+    level, outcomes = Level(FPIR, 1.0, 1.0, RULE, high=0.02), make_outcomes(np.arange(60).repeat(2), 12)
+
+    def exceed(share: float) -> bool:
+        return exceed_rates(outcomes, np.repeat([share, 0.0], [60, PEOPLE]), PEOPLE + 60, [level])
+
+    of_all = 60 / (PEOPLE + 60) * 0.1  # of strangers like all, those who are like new faces and named
+    assert [exceed(share) for share in (0.0, 0.9 * 0.01 / of_all, 1.2 * 0.01 / of_all)] == [False, False, True]
 
 
 def test_all_people_exceed_a_rate_only_if_surely_too_many_of_them_are_named() -> None:

@@ -47,7 +47,7 @@ class GallerySearch:
 
 @dataclass(frozen=True)
 class NewcomerSearch:
-    """What searches for people who were not measured, without their own faces, have shown.
+    """What searches for faces of people that were not measured, without the people's own faces, have shown.
 
     exceeds_rates: see `exceed_rates`; is_due: whether more have come or changed since the last one
     next_at: when it may be repeated, by the monotonic clock
@@ -142,7 +142,7 @@ def _search_for_everybody(faces: SearchableFaces, measured: Measured) -> tuple[f
 def search_newcomers(
     session: Session, index: LoadedIndex, measured: Measured, measured_labels: MeasuredLabels
 ) -> NewcomerSearch:
-    """Search for people all of whose faces have come, been named, changed or been allowed since the measurement.
+    """Search for the faces of people that have come, been named, changed or been allowed since the measurement.
 
     measured_labels: what labels said when it was measured
     """
@@ -154,13 +154,12 @@ def search_newcomers(
         *_list_changed(session, index, measured.change),
         *(measured.labelled.keys() - measured_labels.labelled.keys()),
     ]
-    was_named = named.restrict_to(people.ids).is_named & np.isin(people.ids, later, invert=True)
-    was_measured = np.bincount(people.owners[was_named], minlength=len(people.is_named)) > 0
-    is_new = people.is_named & ~was_measured
-    newcomers = int(is_new.sum())
-    positions = people.sample(is_new, faces.limit_probes(), np.random.default_rng(0))
+    is_later = np.isin(people.ids, later)
+    new_counts = np.bincount(people.owners[is_later], minlength=len(people.is_named))
+    shares = np.where(people.is_named, new_counts / people.face_counts, 0.0)
+    positions = people.sample(shares > 0, faces.limit_probes(), np.random.default_rng(0), is_later)
     outcomes = search_gallery(searched, people, positions, measured.rule)
-    exceeds_rates = exceed_rates(outcomes, newcomers, measured.people, measured.levels)
+    exceeds_rates = exceed_rates(outcomes, shares, int(people.is_named.sum()), measured.levels)
     ended = time.monotonic()
     return NewcomerSearch(exceeds_rates, False, ended + REST_RATIO * (ended - started))
 
