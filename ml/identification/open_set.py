@@ -84,7 +84,8 @@ class OpenSetCalibration:
     """The person distances of strangers in one gallery, under one decision rule.
 
     strangers: searches from one or two sources
-    newcomer_share: of the people, those who came after the training that held people out; 0: none, or not known
+    newcomer_share: of the people's faces, those that came after the training that held people out, in which everybody
+        weighs alike; 0: none, or not known
     left_share: of the faces among which people held out were searched for, those that are still there
     named_pairs: of this gallery; None: not measured, or the model has learned from its people
     optimistic: whether the model has learned from the people of the pairs, so that their distances are too large
@@ -176,7 +177,7 @@ class OpenSetCalibration:
         newcomers: Sequence[StrangerSearches],
         faces: int,
     ) -> PersonThreshold:
-        """Return the strictest threshold for strangers who are, by their share of the people, like newcomers.
+        """Return the strictest of the threshold, and of those for strangers who are, by their share, like newcomers.
 
         If those who have gone were never named, strangers like those who are left are named more often than all are, by
         the inverse of their share.
@@ -190,7 +191,7 @@ class OpenSetCalibration:
             for shift in shifts
             if shift is not None
         ]
-        strictest = min(mixed or [supported], key=lambda t: t.person_distance)
+        strictest = min([*mixed, supported], key=lambda t: t.person_distance)
         high = min(1.0, (strictest.high or 1.0) / self.left_share)
         return _judge_evidence(replace(strictest, high=high), newcomers)
 

@@ -194,7 +194,7 @@ def _measure_index(
     labelled_subjects, joined_people = constraints.constraints.labelled_subjects, constraints.joined_people
     joined = faces.name_labelled(labelled_subjects).join(joined_people)
     is_joined = np.isin(faces.owners, [*joined_people, *joined_people.values()])
-    probes = ProbeFaces(faces.is_named, faces.is_distractor, faces.owners, is_joined)
+    probes = ProbeFaces(faces.is_named, faces.is_distractor, faces.owners, is_joined, joined.is_named)
     return {
         "calibration": calibration.to_dict() if calibration else None,
         "default_fmr": DEFAULT_FMR,
@@ -245,10 +245,12 @@ def _measure_strangers(
     """
     people = GalleryPeople.from_rows(faces.ids, faces.subjects, faces.is_distractor)
     gallery = learned.gallery
-    known_counts = np.bincount(people.owners[gallery.find_learned(faces.ids)], minlength=len(people.is_named))
+    is_learned = gallery.find_learned(faces.ids)
+    known_counts = np.bincount(people.owners[is_learned], minlength=len(people.is_named))
     probes = replace(
         probes,
         is_named=probes.is_named & (known_counts == 0)[people.owners],
+        all_named=faces.is_named & ~is_learned,
         is_distractor=probes.is_distractor & ~gallery.find_learned_distractors(faces.ids),
     )
     if not gallery.is_trained_here:

@@ -77,12 +77,16 @@ class ProbeFaces:
     names: (n,) number of the name of each face. Of people whom labels joined, each name weighs as much as somebody else
     is_joined: (n,) faces of such people. They are measured with the others, since some kinds of people may be joined
         more often; and the others alone, since labels may join people who look alike
+    all_named: (n,) these, those that labels name, and new faces of people from whom the model has learned otherwise.
+        Such people may look farther apart than strangers do, or be of a poorer camera: searches for all of these faces
+        make a threshold stricter alone
     """
 
     is_named: Flags
     is_distractor: Flags
     names: Ids
     is_joined: Flags
+    all_named: Flags
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,6 +147,9 @@ def measure_open_set(
         is_alone = ~probes.is_joined[enrolled.positions]
         if not is_alone.all():
             strangers += _summarise("leave-one-out", named.select(is_alone), len(people.ids))
+        if (probes.all_named & ~probes.is_named).any():
+            positions = people.sample(people.is_named, limit, rng, probes.all_named)
+            strangers += _summarise("leave-one-out", search_gallery(index, people, positions, rule), len(people.ids))
     if probes.is_distractor.any() and people.is_named.any():
         count = min(limit, MAX_DISTRACTOR_SEARCHES)
         positions, others = people.sample(people.is_distractor, count, rng, probes.is_distractor), people
@@ -176,9 +183,9 @@ def _measure_named_pairs(
 
 
 def _find_newcomer_share(people: GalleryPeople, probes: ProbeFaces) -> float:
-    """Return the share of the people with a name who have come since the training."""
-    newcomers = np.bincount(people.owners, probes.is_named, len(people.is_named)) > 0
-    return float(newcomers[people.is_named].mean()) if people.is_named.any() else 0.0
+    """Return the share of new faces, of those of people with a name. Everybody weighs alike."""
+    new = np.bincount(people.owners, probes.all_named, len(people.is_named))
+    return float((new / people.face_counts)[people.is_named].mean()) if people.is_named.any() else 0.0
 
 
 def _show_people_several_times(
