@@ -182,6 +182,30 @@ def test_a_measurement_of_a_poorer_camera_does_not_wait(
             writer.join()
 
 
+def test_a_measurement_that_is_due_is_made_once(
+    gallery: GalleryWriter, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last check is of the one before, until the next has ended."""
+    check, renew, started = validity.check, schedule.renew_calibration, list[float]()
+
+    def check_slowly(*args: Any) -> Checked:
+        if started:
+            time.sleep(1)
+        return check(*args)
+
+    def measure_gallery(*args: Any) -> bool:
+        started.append(time.monotonic())
+        return renew(*args)
+
+    monkeypatch.setattr(validity, "check", check_slowly)
+    monkeypatch.setattr(schedule, "renew_calibration", measure_gallery)
+    gallery.add({MODEL.id: MIDDLE}, ["first"])
+    wait_until_measured(engine, len(gallery.pks))
+    wait_for(lambda: read_validity(engine) == VALID, 20)
+    time.sleep(2)
+    assert len(started) == 1
+
+
 def test_measurements_that_do_not_wait_rest(
     gallery: GalleryWriter, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

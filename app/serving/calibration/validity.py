@@ -4,6 +4,7 @@ import logging
 import math
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from weakref import WeakKeyDictionary
 
@@ -80,10 +81,11 @@ class ValidityChecks:
         """Return what is known of a model; None if it awaits its first check.
 
         Where nothing was measured, all that is measured later is valid until it is checked. So the last check also
-        counts for the next measurement and the next compensation.
+        counts for the next measurement and the next compensation. Only a measurement that was due is due no more.
         """
         if checked is not None:
-            return checked.validity
+            is_of_this = checked.measured_change == served.scores[model_id].calibrated_at_change
+            return checked.validity if is_of_this else replace(checked.validity, is_due=False)
         known = served.validities.get(model_id)
         if known is not None and served.can_be_checked(model_id):
             return known
