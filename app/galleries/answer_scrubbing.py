@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from app.db.session import reading, writing
 from app.db.tables import ERASED_STATUS, Face, StoredResponse
-from app.galleries.erased_names import UUID, ErasedNames, fold
+from app.galleries.erased_names import UUID, ErasedNames, fold, may_be_sentence
 from app.galleries.scrubbing import CHANGES_PER_WRITE, Check, iterate_parts
 
 ROWS_PER_STEP = 100
@@ -25,7 +25,8 @@ DECODER = json.JSONDecoder(strict=False)
 class AnswerTexts:
     """What an answer says.
 
-    strings: those of its body and headers; sentences: those with several words; folded: these, as `fold` returns them
+    strings: those of its body and headers; sentences: those that can be of several words
+    folded: the sentences, as `fold` returns them
     """
 
     strings: frozenset[str]
@@ -36,7 +37,7 @@ class AnswerTexts:
     def of(cls, row: StoredResponse) -> "AnswerTexts":
         """Read an answer once, for however many erasures."""
         strings = _read_strings(row.body) | _read_header_strings(row.headers)
-        sentences = BETWEEN_STRINGS.join(text for text in strings if " " in text or '"' in text)
+        sentences = BETWEEN_STRINGS.join(text for text in strings if may_be_sentence(text) or '"' in text)
         return cls(strings, sentences, fold(sentences))
 
     def name_any(self, erased: ErasedNames) -> bool:

@@ -4,16 +4,26 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from app.db.tables import Erasure
-from app.galleries.erasures import BEGUN_AT, ERASED, MERGED, read_until
+from app.galleries.erasures import BEGUN_AT, ERASED, EXTERNAL_ID, MERGED, read_until
 from app.storage.text_encodings import list_normal_forms, list_text_encodings, unify_forms
 
 UUID = re.compile(rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-WORD = re.compile(r"[^\W_]+")
-MIN_LETTERS, MIN_DIGITS = 3, 5
+UNSPACED = (
+    "\u0e00-\u109f\u1100-\u11ff\u1780-\u17ff\u2e80-\u318f\u31a0-\u31ff\u3400-\ua4cf\ua960-\ua97f\ua9e0-\ua9ff"
+    "\uaa60-\uaa7f\uac00-\ud7ff\uf900-\ufaff\uff66-\uffdc\U0001b000-\U0001b16f\U00020000-\U0003ffff"
+)
+"""Scripts without spaces around each word, for a class of characters: Thai, Lao, Tibetan, Burmese, Khmer, Chinese,
+Japanese, Yi, and Korean, whose endings follow a name without one."""
+SPACED_CHARACTER = rf"[^\W_{UNSPACED}]"
+UNSPACED_CHARACTER = re.compile(rf"(?![\W_])[{UNSPACED}]")
+WORD = re.compile(rf"{SPACED_CHARACTER}+|{UNSPACED_CHARACTER.pattern}")
+"""A word, or one character of a script without spaces: where a word of it ends cannot be seen."""
+RUN_OF_CHARACTERS = re.compile(r"[^\W_]+")
+MIN_LETTERS, MIN_DIGITS, MIN_UNSPACED = 3, 5, 2
 MIN_SURNAME = 4
 """Characters of a subject's id, and of one of its words, that is looked for in texts; shorter ones mean much else."""
 PERSON_FIELDS = frozenset({"subject", "subjects", "subject_id", "external_id", "external_image_id"})
@@ -21,7 +31,7 @@ PERSON_FIELDS = frozenset({"subject", "subjects", "subject_id", "external_id", "
 NAME_FIELDS = PERSON_FIELDS | {"name", "file"}
 """Fields of a report whose strings are names."""
 TEXT_FIELDS = frozenset({"name", "file", "reason", "detail", "problem", "path", "missing_queries"})
-"""Fields whose strings a person's name may be a part of, as it may of every text with a space in it."""
+"""Fields whose strings a person's name may be a part of, as it may of every text that can be of several words."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +41,7 @@ class ErasedNames:
     until: rows that were stored later belong to another subject or collection of the same name
     begun_at: a moment after which nobody has read the rows
     faces: ids; subject: the subject's id; names: texts by which faces and subject are called, in every normal form
+    other_ids: by which the subject is called in texts too: its external id, and other ids that it had in a snapshot
     named_until: what was begun later names another subject of the same name, as after a merge; infinite: the erased one
     subject_created_at: when the subject was created, of one that was merged into the erased one
     """
@@ -45,6 +56,21 @@ class ErasedNames:
     begun_at: float = -math.inf
     named_until: float = math.inf
     subject_created_at: float | None = None
+    other_ids: frozenset[str] = frozenset()
+
+    @cached_property
+    def called(self) -> tuple[str, ...]:
+        """The ids by which texts call the subject. Of the other ids, those that mean little else."""
+        others = sorted(name for name in self.other_ids if name != self.subject and _is_distinctive(name))
+        return (*others,) if self.subject is None else (self.subject, *others)
+
+    @cached_property
+    def _distinctive_ids(self) -> tuple[str, ...]:
+        return tuple(filter(_is_distinctive, self.called))
+
+    @cached_property
+    def _folder_names(self) -> frozenset[str]:
+        return frozenset(unify_forms(name).strip() for name in self.called)
 
     @property
     def jobs_until(self) -> float:
@@ -64,6 +90,7 @@ class ErasedNames:
             targets["subject"],
             frozenset(),
             targets.get(BEGUN_AT, -math.inf),
+            other_ids=frozenset(filter(None, [targets.get(EXTERNAL_ID)])),
         ).add_names(targets["names"])
 
     @classmethod
@@ -84,6 +111,7 @@ class ErasedNames:
                 names=frozenset(),
                 named_until=merged["merged_at"],
                 subject_created_at=merged["created_at"],
+                other_ids=frozenset(filter(None, [merged["external_id"]])),
             )
             names.append(one.add_names(filter(None, (merged["id"], merged["external_id"]))))
         return names
@@ -93,44 +121,60 @@ class ErasedNames:
         forms = (form for name in names for form in list_normal_forms(name))
         return replace(self, names=self.names.union(forms))
 
-    def has_subject(self, text: str, folded: str | None = None) -> bool:
-        """Whether the subject's id is a word, or some words, of a text, in any encoding. Short ids never are.
+    def add_ids(self, ids: Iterable[str]) -> "ErasedNames":
+        """Return the same with more ids of the subject."""
+        return replace(self, other_ids=self.other_ids.union(ids))
 
-        folded: the text as `fold` returns it, of a long one that is searched for several subjects
+    def has_subject(self, text: str, folded: str | None = None) -> bool:
+        """Whether an id of the subject is a word, or some words, of a text, in any encoding. Short ids never are.
+
+        folded: the text as `fold` returns it, of one that is searched for several subjects
         """
-        if self.subject is None or not _is_distinctive(self.subject):
-            return False
-        return has_form(text, self.subject) or has_words(text, self.subject, folded)
+        return any(has_form(text, name) or has_words(text, name, folded) for name in self._distinctive_ids)
 
     def shares_word(self, name: str) -> bool:
-        """Whether the name of a file has the subject's id, or only a word of it: a surname."""
-        if self.subject is None:
-            return False
-        words = {word for word in WORD.findall(fold(self.subject)) if len(word) >= MIN_SURNAME and not word.isdigit()}
-        return self.has_subject(name) or not words.isdisjoint(WORD.findall(fold(name)))
+        """Whether the name of a file has an id of the subject, or only a word of the subject's own: a surname."""
+        words = RUN_OF_CHARACTERS.findall(fold(self.subject or ""))
+        return self.has_subject(name) or any(has_words(name, word) for word in words if _may_be_surname(word))
 
     def is_in_folder(self, path: str) -> bool:
-        """Whether the subject's id is a folder of a path, in any normal form, with or without blanks around it."""
-        if self.subject is None:
-            return False
-        return unify_forms(self.subject).strip() in (unify_forms(folder).strip() for folder in path.split("/")[:-1])
+        """Whether an id of the subject is a folder of a path, in any normal form, with or without blanks around it."""
+        folders = path.split("/")[:-1]
+        return any(unify_forms(folder).strip() in self._folder_names for folder in folders)
 
     def is_quoted(self, text: str) -> bool:
-        """Whether a text has the subject's id between quotes, as messages write it."""
-        return self.subject is not None and any(repr(form) in text for form in list_normal_forms(self.subject))
+        """Whether a text has an id of the subject between quotes, as messages write it."""
+        return any(quoted in text for name in self.called for quoted in _list_quoted(name))
 
 
-def _is_distinctive(subject: str) -> bool:
+def _is_distinctive(name: str) -> bool:
     """Whether a word is likely to be the subject if it looks like it: two letters or four digits are not."""
-    return len(subject) >= (MIN_DIGITS if subject.isdigit() else MIN_LETTERS)
+    size = len(unify_forms(name))
+    if has_unspaced(name):
+        return size >= MIN_UNSPACED
+    return size >= (MIN_DIGITS if name.isdigit() else MIN_LETTERS)
+
+
+def _may_be_surname(word: str) -> bool:
+    return not word.isdigit() and len(word) >= (MIN_UNSPACED if has_unspaced(word) else MIN_SURNAME)
+
+
+def has_unspaced(text: str) -> bool:
+    """Whether a text has characters of a script that puts no spaces around words."""
+    return not text.isascii() and UNSPACED_CHARACTER.search(text) is not None
 
 
 def has_words(text: str, name: str, folded: str | None = None) -> bool:
     """Whether a text has the words of a name in a row, whatever signs part them: Ada_Example-01, ada.example"""
-    words, folded = WORD.findall(fold(name)), fold(text) if folded is None else folded
-    if not words or not all(word in folded for word in words):  # faster by far
+    words, folded = _list_words(name), fold(text) if folded is None else folded
+    if not words or words[0] not in folded or not all(word in folded for word in words):  # faster by far
         return False
     return f" {' '.join(words)} " in f" {' '.join(WORD.findall(folded))} "
+
+
+@lru_cache(1024)
+def _list_words(name: str) -> list[str]:
+    return WORD.findall(fold(name))
 
 
 def fold(text: str) -> str:
@@ -139,17 +183,35 @@ def fold(text: str) -> str:
 
 
 def has_form(text: str, name: str) -> bool:
-    """Whether a text has a name in any encoding between signs, or after an escaped one such as `\\n` or `%2F`."""
+    """Whether a text has a name in any encoding between signs, or after an escaped one such as `\\n` or `%2F`.
+
+    Of a script without spaces, it may stand between other letters too.
+    """
     forms, pattern = _list_forms(name)
-    return any(form in text for form in forms) and pattern.search(text) is not None
+    for form in forms:
+        if form in text:
+            return pattern.search(text) is not None
+    return False
 
 
 @lru_cache(1024)
 def _list_forms(name: str) -> tuple[list[str], re.Pattern[str]]:
-    """Return the encodings of a name, and what matches them between signs."""
+    """Return the encodings of a name, and what matches them where they are no part of another word."""
     forms = sorted((form.decode(errors="replace") for form in list_text_encodings(name)), key=len, reverse=True)
-    start = r"(?:(?<![^\W_])|(?<=\\[nrtbf])|(?<=%[0-9A-Fa-f]{2}))"
-    return forms, re.compile(rf"{start}(?:{'|'.join(map(re.escape, forms))})(?![^\W_])")
+    escaped = r"(?<=\\[nrtbf])|(?<=\\u[0-9A-Fa-f]{4})|(?<=%[0-9A-Fa-f]{2})"
+    start = "" if has_unspaced(name[:1]) else rf"(?:(?<!{SPACED_CHARACTER})|{escaped})"
+    end = "" if has_unspaced(name[-1:]) else rf"(?!{SPACED_CHARACTER})"
+    return forms, re.compile(f"{start}(?:{'|'.join(map(re.escape, forms))}){end}")
+
+
+@lru_cache(1024)
+def _list_quoted(name: str) -> list[str]:
+    return [repr(form) for form in list_normal_forms(name)]
+
+
+def may_be_sentence(text: str) -> bool:
+    """Whether a text can be of several words."""
+    return " " in text or has_unspaced(text)
 
 
 def scrub(value: Any, erased: ErasedNames, field: str = "") -> Any:
@@ -168,7 +230,7 @@ def _names_erased(text: str, erased: ErasedNames, field: str) -> bool:
         return True
     if erased.is_quoted(text):
         return True
-    is_text = field in TEXT_FIELDS or (" " in text and field not in PERSON_FIELDS)
+    is_text = field in TEXT_FIELDS or (may_be_sentence(text) and field not in PERSON_FIELDS)
     if is_text and (erased.has_subject(text) or erased.is_in_folder(text)):
         return True
     return any(match.decode() in erased.faces for match in UUID.findall(text.encode()))

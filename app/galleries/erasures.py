@@ -23,6 +23,8 @@ ERASED = "(erased)"
 """Replaces what is erased in a text that stays."""
 MERGED = "merged"
 """The target that lists the subjects that were merged into the one that is erased: see `Subject.merged_subjects`."""
+EXTERNAL_ID = "external_id"
+"""The target that is the external id of the subject, or None."""
 BEGUN_AT = "begun_at"
 """The target that says when the job of the erasure began, as seconds since 1970."""
 SERVED_BY = "served_by"
@@ -146,6 +148,7 @@ def describe_erased(
             "files": [[face.image_id, face.number] for face in faces],
             "subject": subject.id if subject else None,
             "subject_pk": subject.pk if subject else None,
+            EXTERNAL_ID: subject.external_id if subject else None,
             MERGED: subject.merged_subjects if subject else [],
             "names": sorted(list_names(session, erasure.collection_id, chosen, is_whole) | _name_subject(subject)),
             "texts": sorted(set(_iterate_texts(session, faces, people))),

@@ -14,7 +14,7 @@ from app.db.id_lists import select_ids
 from app.db.session import reading, writing
 from app.db.subject_ids import list_spellings
 from app.db.tables import Deployment, Evaluation, Face, Job, JobItem, Subject, Training
-from app.galleries.erased_names import TEXT_FIELDS, ErasedNames, scrub
+from app.galleries.erased_names import TEXT_FIELDS, ErasedNames, fold, scrub
 from app.galleries.erasures import ERASED
 from app.galleries.protocol_files import scrub_ended_evaluations
 from app.queue.jobs import IS_LIVE, LIVE_STATES
@@ -90,9 +90,41 @@ def _list_jobs(database: Engine, group: Sequence[ErasedNames]) -> tuple[dict[str
     return {row.id: row.created_at for row in rows}, [row.id for row in rows if row.is_live]
 
 
+@dataclass(frozen=True)
+class ItemTexts:
+    """What an item says, read once for however many erasures.
+
+    faces: the ids of those that it names; entry: that of a queued item in the manifest, else None
+    folded: the name of an item that is not done, as `fold` returns it. One that is done is about its faces, else None
+    """
+
+    name: str
+    faces: frozenset[str]
+    entry: dict[str, Any] | None
+    folded: str | None
+
+    @classmethod
+    def of(cls, item: JobItem) -> "ItemTexts":
+        """Read an item."""
+        entry = item.detail if item.state == "queued" else None
+        folded = None if item.state == "done" else fold(item.name)
+        return cls(item.name, frozenset(item.detail.get("face_ids", ())), entry, folded)
+
+    def name_any(self, erased: ErasedNames) -> bool:
+        """Whether they name a face or a person that is erased."""
+        if self.name in erased.names or not erased.faces.isdisjoint(self.faces):
+            return True
+        if self.entry is not None and scrub(self.entry, erased) != self.entry:
+            return True  # the manifest names the person
+        if self.folded is not None and erased.has_subject(self.name, self.folded):
+            return True
+        return erased.is_in_folder(self.name)
+
+
 def _find_owner(item: JobItem, erased: Sequence[ErasedNames]) -> str | None:
     """Return the id of the first erasure of what an item names."""
-    return next((one.erasure_id for one in erased if one.is_whole or _is_item_about(item, one)), None)
+    texts = ItemTexts.of(item)
+    return next((one.erasure_id for one in erased if one.is_whole or texts.name_any(one)), None)
 
 
 def _iterate_items(database: Engine, jobs: Sequence[str], live: Sequence[str]) -> Iterator[Sequence[JobItem]]:
@@ -116,14 +148,6 @@ def _read_items(database: Engine, jobs: Sequence[str], live: Sequence[str], afte
         if live:
             items = items.where((JobItem.state != "queued") | JobItem.job_id.not_in(select_ids(session, live)))
         return session.scalars(items.order_by(JobItem.job_id, JobItem.number).limit(ROWS_PER_STEP)).all()
-
-
-def _is_item_about(item: JobItem, erased: ErasedNames) -> bool:
-    if not erased.faces.isdisjoint(item.detail.get("face_ids", ())) or item.name in erased.names:
-        return True
-    if item.state == "queued" and scrub(item.detail, erased) != item.detail:
-        return True  # the manifest names the person
-    return erased.is_in_folder(item.name)
 
 
 def scrub_reports(database: Engine, erased: Sequence[ErasedNames], *, is_snapshot: bool = False) -> dict[str, int]:
@@ -175,10 +199,11 @@ def _scrub_folders(database: Engine, erased: ErasedNames) -> int:
     An import names the subject by the folder, and the face may have been given to somebody else since: not to one of
     the same name.
     """
-    if erased.is_whole or erased.subject is None:
+    if erased.is_whole or not erased.called:
         return 0
-    forms = list_normal_forms(erased.subject.strip())
-    has_name = exists().where(Subject.pk == Face.subject_pk, Subject.id.in_(list_spellings(erased.subject)))
+    forms = {form for name in erased.called for form in list_normal_forms(name.strip())}
+    ids = {spelling for name in erased.called for spelling in list_spellings(name)}
+    has_name = exists().where(Subject.pk == Face.subject_pk, Subject.id.in_(ids))
     names_folder = or_(*(Face.external_image_id.contains(form, autoescape=True) for form in forms))
     faces = select(Face.pk, Face.external_image_id).where(
         Face.collection_id == erased.collection, Face.created_at <= erased.until, names_folder, ~has_name

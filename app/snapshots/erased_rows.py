@@ -48,9 +48,11 @@ def erase_from_rows(rows: Engine, erased: Sequence[ErasedNames], check: Check) -
         with Session(rows) as session, session.begin():
             if one.is_whole:
                 count, names = _delete_collection(session, one)
+                known.append(one.add_names(names))
             else:
-                count, names = _delete_people(session, one, people[one.erasure_id])
-        known.append(one.add_names(names))
+                names, ids = _delete_people(session, one, people[one.erasure_id])
+                count = len(names | ids)
+                known.append(one.add_names(names | ids).add_ids(ids))
         with Session(rows) as session, session.begin():
             counts[one.erasure_id] += count + scrub_live_evaluations(session, known[-1])
     items = scrub_job_items(rows, known, check, is_snapshot=True)
@@ -72,13 +74,13 @@ def _delete_collection(session: Session, erased: ErasedNames) -> tuple[int, set[
     return 1, names
 
 
-def _delete_people(session: Session, erased: ErasedNames, people: set[int | None]) -> tuple[int, set[str]]:
-    """Delete faces by their ids, and the subject; return how many ids and names the deleted rows had, and these.
+def _delete_people(session: Session, erased: ErasedNames, people: set[int | None]) -> tuple[set[str], set[str]]:
+    """Delete faces by their ids, and the subject; return the ids and names of the faces, and the ids of the subjects.
 
     With the subject go others who have lost all their faces by this: they were merged with it since.
     people: the pks of whose faces this erasure has deleted, to which those of these faces are added
     """
-    names = set[str | None]()
+    names, called = set[str | None](), set[str | None]()
     for ids in iterate_batches(erased.faces):
         is_erased = (Face.collection_id == erased.collection, Face.face_id.in_(ids))
         for face in session.scalars(select(Face).where(*is_erased)):
@@ -87,10 +89,9 @@ def _delete_people(session: Session, erased: ErasedNames, people: set[int | None
         session.execute(delete(Face).where(*is_erased))
     if erased.subject is not None:
         for subject in session.scalars(select(Subject).where(_is_erased_subject(erased, people - {None}))).all():
-            names |= {subject.id, subject.external_id}
+            called |= {subject.id, subject.external_id}
             delete_subjects(session, Subject.pk == subject.pk)
-    texts = {name for name in names if name}
-    return len(texts), texts
+    return set(filter(None, names)), set(filter(None, called))
 
 
 def _is_erased_subject(erased: ErasedNames, people: set[int | None]) -> ColumnElement[bool]:

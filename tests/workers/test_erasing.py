@@ -12,7 +12,7 @@ from sqlalchemy import func, select, update
 from app.config import Settings
 from app.db.compaction import compact_deleted
 from app.db.session import reading, writing
-from app.db.tables import Erasure, Face, Job, JobItem, StoredResponse, Subject, now
+from app.db.tables import Deployment, Erasure, Face, Job, JobItem, StoredResponse, Subject, now
 from app.errors import Conflict
 from app.galleries import subjects
 from app.galleries.erasure_receipts import build_receipt, hash_subject, is_receipt_signed
@@ -290,13 +290,18 @@ def test_the_folder_of_an_erased_person_goes_from_faces_that_were_given_to_other
         others = session.scalars(select(Face).join(Subject, Subject.pk == Face.subject_pk).where(Subject.id == "s1"))
         first, second = others.all()
         first.external_image_id, second.external_image_id = "photos/s0/one.jpg", "not-s0/s0.jpg"
+        subjects.get_subject(session, "staff", "s0").external_id = "personnel-550193"
+        [deployment] = session.scalars(select(Deployment))
+        deployment.history = [{"at": now(), "reason": "as personnel-550193 asked"}]
     erasure = erase_subject(staff)
     work_until(staff, lambda: read_state(staff, erasure) == "final")
     with reading(staff.database) as session:
         named = session.scalars(select(Face.external_image_id).order_by(Face.pk)).all()
         removed = session.get_one(Erasure, erasure).contents["removed"]
+        [history] = session.scalars(select(Deployment.history))
     assert named == ["(erased)", "not-s0/s0.jpg"]
-    assert removed["reports"] == 1
+    assert [move["reason"] for move in history] == ["(erased)"]
+    assert removed["reports"] == 2
 
 
 def test_an_erasure_waits_for_a_request_whose_answer_will_be_stored(staff: Resources) -> None:

@@ -135,6 +135,26 @@ def test_a_merged_person_is_kept_in_snapshots_only_if_all_faces_were_given_back(
         assert session.scalars(select(Face.external_image_id)).all() == ["s1/1.png"] * given_back
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_texts_are_erased_that_name_a_person_by_an_external_id_of_a_merged_one_or_of_a_snapshot(
+    staff: Resources,
+) -> None:
+    create(staff, ALIAS, external_id=EXTERNAL_ID)
+    with writing(staff.database) as session:
+        subjects.get_subject(session, "staff", "s0").external_id = BADGE
+        reasons = [{"at": now(), "reason": f"as {name} asked"} for name in (EXTERNAL_ID, BADGE)]
+        session.scalars(select(Deployment)).one().history = reasons
+    folder = take_directly(staff, "before", "staff")
+    merge(staff, ALIAS, "s0")
+    with writing(staff.database) as session:
+        subjects.get_subject(session, "staff", "s0").external_id = "another-badge"
+    erase(staff)
+    with reading(staff.database) as session:
+        kept = [move["reason"] for move in session.scalars(select(Deployment.history)).one()]
+    assert kept == ["(erased)", f"as {BADGE} asked"], "nobody knows the external id of before, but the snapshot"
+    assert not any(holds(folder, name.encode()) for name in (EXTERNAL_ID, BADGE))
+
+
 def store_texts(resources: Resources, *moments: float) -> None:
     """Store an answer, failed items of an import, reports and a protocol file that name the alias, at each moment."""
     named, request = {"subject": ALIAS}, {"collection": "staff"}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 from weakref import WeakSet
 
 import pytest
@@ -115,11 +116,51 @@ def test_a_quoted_subject_and_the_id_of_a_face_are_replaced_in_any_text() -> Non
         ("55019", "number 55019", True),
         ("---", "a --- b", True),
         ("...", "a b", False),
+        ("王小明", "按王小明的要求重新发布", True),
+        ("王小明", json.dumps("按王小明的要求"), True),
+        ("王小明", quote("按王小明的要求"), True),
+        ("王小明", "按王小亮的要求", False),
+        ("王伟", "王伟/x.png", True),
+        ("王", "王伟", False),
+        ("김철수", "김철수를 위해 다시 게시", True),
+        ("김철수", unicodedata.normalize("NFD", "김철수를 위해"), True),
+        ("山田 太郎", "写真は山田・太郎さんです", True),
+        ("タナカ", "ﾀﾅｶさん", True),
+        ("สมชาย", "รูปของสมชายคนนี้", True),
+        ("王小明-1", "给王小明-1看", True),
+        ("王小明-1", "给王小明-12看", False),
+        ("ada-01", "由ada-01确认", True),
+        ("ada-01", json.dumps("由ada-01确认"), True),
+        ("Li", "for Li as asked", False),
     ],
 )
 def test_a_subject_is_recognised_as_words_of_a_text(subject: str, text: str, is_named: bool) -> None:
     assert erased(subject=subject).has_subject(text) == is_named
     assert (scrub({"detail": text}, erased(subject=subject, names=frozenset())) == {"detail": "(erased)"}) == is_named
+
+
+def test_a_text_without_spaces_is_looked_through_where_its_script_has_none(resources: Resources) -> None:
+    ming = erased(subject="王小明", names=frozenset({"王小明"}))
+    assert scrub({"why": "王小明已确认", "subject": "王小明子"}, ming) == {"why": "(erased)", "subject": "王小明子"}
+    store_answer(resources, "free text", {"why": "王小明已确认"})
+    store_answer(resources, "another", {"why": "王小亮已确认"})
+    assert scrub_answers(resources.database, [ming], proceed) == {"e1": 1}
+
+
+@pytest.mark.parametrize(
+    ("external_id", "value", "is_named"),
+    [
+        ("personnel-550193", {"reason": "as personnel-550193 asked"}, True),
+        ("personnel-550193", {"detail": "'scans/personnel-550193.png' is a link"}, True),
+        ("personnel-550193", {"path": "/photos/Personnel_550193/1.png"}, True),
+        ("7", {"path": "photos/7/1.png", "detail": "no photo of '7', and 7 of 9"}, False),
+        ("7", {"external_id": "7"}, True),
+    ],
+)
+def test_a_subject_is_recognised_by_its_external_id(external_id: str, value: dict[str, str], is_named: bool) -> None:
+    targets = {"faces": [], "subject": "ann", "names": ["ann", external_id], "external_id": external_id}
+    [named] = ErasedNames.list_of(Erasure(id="e1", collection_id="staff", requested_at=REQUESTED_AT, targets=targets))
+    assert scrub(value, named) == (dict.fromkeys(value, "(erased)") if is_named else value)
 
 
 def test_a_short_subject_is_recognised_where_a_name_stands_alone() -> None:
@@ -137,6 +178,8 @@ def test_the_name_of_a_file_is_recognised_by_one_word_of_the_subject() -> None:
         True, True, False, False, False,
     ]  # fmt: skip
     assert not erased(subject=None).shares_word("Example")
+    taro = erased(subject="山田 太郎")
+    assert [taro.shares_word(name) for name in ("山田", "pairs-of-太郎", "山口")] == [True, True, False]
 
 
 def test_somebody_whose_name_begins_with_the_same_word_is_kept(resources: Resources) -> None:
@@ -341,6 +384,30 @@ def test_items_of_others_and_of_what_is_to_come_are_kept(resources: Resources, v
     job = store_job(resources, *OWN_ITEMS, **values)
     assert sum(scrub_job_items(resources.database, [erased(is_whole=True)], proceed).values()) == 0
     assert read_items(resources, job) == OWN_ITEMS
+
+
+FAILED_ITEMS = [
+    ("ann.png", {"reasons": ["INVALID_PHOTO"]}),
+    ("scan of Ann 2.png", {"reasons": ["DUPLICATE"], "face_ids": [OTHER_FACE]}),
+    ("x/personnel-550193-2.png", {"reasons": ["no face"]}),
+    ("annabel.png", {"reasons": ["no face"]}),
+]
+
+
+def test_failed_items_are_erased_if_the_name_of_the_file_names_the_person(
+    resources: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The manifest of the archive said who it was, and the items do not."""
+    named = erased(names=frozenset({"ann", "personnel-550193"}), other_ids=frozenset({"personnel-550193"}))
+    job = store_job(resources, *FAILED_ITEMS, state="failed")
+    done = store_job(resources, *OTHER_ITEMS)
+    folds = list[str]()
+    monkeypatch.setattr(scrubbing, "fold", lambda text: folds.append(text) or text.casefold())
+    others = [erased(subject=f"number-{number}", names=frozenset(), faces=frozenset()) for number in range(9)]
+    assert scrub_job_items(resources.database, [*others, named], proceed) == {"e1": 3}
+    assert read_items(resources, job) == [GONE, GONE, GONE, FAILED_ITEMS[-1]]
+    assert read_items(resources, done) == OTHER_ITEMS
+    assert len(folds) == len(FAILED_ITEMS), "each name is folded once"
 
 
 UPLOADED = {"collection": "staff", "path": "/gone", "remove_after": True, "source": "camera of ann"}
