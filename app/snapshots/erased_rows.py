@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Engine, Table, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from app.db.tables import Collection, Face, Subject
+from app.db.tables import Atlas, Collection, Face, FaceCoordinates, Subject
 from app.galleries.erased_names import ErasedNames
 from app.galleries.erasures import list_names
 from app.galleries.protocol_files import scrub_live_evaluations
@@ -77,7 +77,8 @@ def _delete_collection(session: Session, erased: ErasedNames) -> tuple[int, set[
 def _delete_people(session: Session, erased: ErasedNames, people: set[int | None]) -> tuple[set[str], set[str]]:
     """Delete faces by their ids, and the subject; return the ids and names of the faces, and the ids of the subjects.
 
-    With the subject go others who have lost all their faces by this: they were merged with it since.
+    With the subject go others who have lost all their faces by this: they were merged with it since. Atlases by PCA,
+    which were fitted to all faces, are emptied.
     people: the pks of whose faces this erasure has deleted, to which those of these faces are added
     """
     names, called = set[str | None](), set[str | None]()
@@ -87,11 +88,23 @@ def _delete_people(session: Session, erased: ErasedNames, people: set[int | None
             people.add(face.subject_pk)
             names |= {face.face_id, face.external_image_id}
         session.execute(delete(Face).where(*is_erased))
+    _forget_maps(session, erased.collection)
     if erased.subject is not None:
         for subject in session.scalars(select(Subject).where(_is_erased_subject(erased, people - {None}))).all():
             called |= {subject.id, subject.external_id}
             delete_subjects(session, Subject.pk == subject.pk)
     return set(filter(None, names)), set(filter(None, called))
+
+
+def _forget_maps(session: Session, collection: str) -> None:
+    """Empty the atlases by PCA, from which erased embeddings could be computed.
+
+    After a restore, a worker draws them anew.
+    """
+    is_map = (Atlas.collection_id == collection, Atlas.method == "pca")
+    on_maps = FaceCoordinates.atlas_pk.in_(select(Atlas.pk).where(*is_map))
+    session.execute(delete(FaceCoordinates).where(on_maps))
+    session.execute(update(Atlas).where(*is_map).values(projection=b"", fitted_faces=0, change=-1))
 
 
 def _is_erased_subject(erased: ErasedNames, people: set[int | None]) -> ColumnElement[bool]:

@@ -15,18 +15,22 @@ from ml.errors import Corrupt, WrongShape
 from ml.types import Rows
 
 AXES = 2
+HEADER = b"pca-map2"
+"""Earlier versions, whose data has no header, stored the mean of the embeddings: from it, and from the embeddings that
+are left, those of erased faces can be computed."""
 
 
 @dataclass(frozen=True, eq=False)
 class PcaMap:
-    """Maps an embedding x to axes (x - mean). A new face is placed exactly, without a new fit.
+    """Maps an embedding x to axes x - offset. A new face is placed exactly, without a new fit.
 
-    mean: (d,); axes: (2, d), orthonormal; the second one is 0 if the embeddings vary in one direction only
+    axes: (2, d), orthonormal; the second one is 0 if the embeddings vary in one direction only
+    offset: (2,) where the mean of the embeddings lies on the axes. The mean itself is not kept
     explained_variance: the share of the variance that each axis shows, 0..1
     """
 
-    mean: NDArray[np.float64]
     axes: NDArray[np.float64]
+    offset: NDArray[np.float64]
     explained_variance: tuple[float, float]
 
     @classmethod
@@ -40,29 +44,37 @@ class PcaMap:
         principal = _find_axes(centred)
         axes[: len(principal)] = principal
         shares = ((centred @ axes.T) ** 2).sum(0) / variance
-        return cls(mean, axes, (float(shares[0]), float(shares[1])))
+        return cls(axes, axes @ mean, (float(shares[0]), float(shares[1])))
 
     def locate(self, rows: Rows) -> Coordinates:
         """Return the coordinates of (n, d) embeddings: (n, 2). Raises WrongShape."""
-        if rows.ndim != 2 or rows.shape[1] != len(self.mean):
-            raise WrongShape("the embeddings", f"(n, {len(self.mean)})", rows.shape)
-        coordinates: Coordinates = (rows - self.mean) @ self.axes.T
+        dim = self.axes.shape[1]
+        if rows.ndim != 2 or rows.shape[1] != dim:
+            raise WrongShape("the embeddings", f"(n, {dim})", rows.shape)
+        coordinates: Coordinates = rows @ self.axes.T - self.offset
         return coordinates
 
     def to_bytes(self) -> bytes:
-        """Return mean, axes and shares as little-endian float64."""
+        """Return the header, then shares, offset and axes as little-endian float64."""
         shares = np.array(self.explained_variance)
-        return np.concatenate([shares, self.mean, self.axes.ravel()]).astype("<f8").tobytes()
+        return HEADER + np.concatenate([shares, self.offset, self.axes.ravel()]).astype("<f8").tobytes()
+
+    @staticmethod
+    def is_written_by_this_version(data: bytes) -> bool:
+        """Whether data is what `to_bytes` wrote, unless it was damaged."""
+        return data.startswith(HEADER)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Read what `to_bytes` wrote. Raises Corrupt."""
-        numbers = np.frombuffer(data[: len(data) // 8 * 8], "<f8").astype(np.float64)
-        dim, rest = divmod(len(numbers) - AXES, 1 + AXES)
-        if len(data) % 8 or dim < 1 or rest or not np.isfinite(numbers).all():
+        """Read what `to_bytes` wrote. Raises Corrupt, also if an earlier version wrote it."""
+        body = data[len(HEADER) :]
+        numbers = np.frombuffer(body[: len(body) // 8 * 8], "<f8").astype(np.float64)
+        dim, rest = divmod(len(numbers) - 2 * AXES, AXES)
+        is_whole = cls.is_written_by_this_version(data) and not len(body) % 8 and not rest and dim >= 1
+        if not is_whole or not np.isfinite(numbers).all():
             raise Corrupt("the projection of an atlas cannot be read")
-        shares, mean, axes = np.split(numbers, [AXES, AXES + dim])
-        return cls(mean, axes.reshape(AXES, dim), (float(shares[0]), float(shares[1])))
+        shares, offset, axes = np.split(numbers, [AXES, 2 * AXES])
+        return cls(axes.reshape(AXES, dim), offset, (float(shares[0]), float(shares[1])))
 
 
 def _find_axes(centred: NDArray[np.float64]) -> NDArray[np.float64]:

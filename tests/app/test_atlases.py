@@ -186,6 +186,51 @@ def test_erased_faces_leave_no_coordinates(service: Service) -> None:
 
 
 @on_sqlite
+@pytest.mark.parametrize("left", [0, 2, 3])
+def test_an_update_deletes_an_atlas_whose_gallery_has_too_few_faces_left(service: Service, left: int) -> None:
+    """It sums up the faces that were erased. With three faces it is updated."""
+    gallery = GalleryWriter(service.resources).make(make_model("m"))
+    rows, _ = people(2, 2)
+    gallery.add({"m": rows}, ["ann"] * (4 - left) + ["bob"] * left)
+    draw(service)
+    service.client.delete("/v1/collections/staff/subjects/ann").raise_for_status()
+    result = update_atlas(service)
+    assert result.get("faces") == (3 if left == 3 else None)
+    with reading(service.resources.database) as session:
+        assert session.scalar(select(func.count()).select_from(Atlas)) == (left == 3)
+    with writing(service.resources.database) as session:
+        assert enqueue_updates(session) == 0
+
+
+@on_sqlite
+def test_an_atlas_is_drawn_anew_after_an_erasure(service: Service) -> None:
+    """From axes that were fitted to an erased face and from the embeddings that are left, its own could be computed."""
+    gallery, rows, faces = make_gallery(service)
+    draw(service)
+    service.client.delete(f"/v1/collections/staff/faces/{faces[0]}").raise_for_status()
+    result = update_atlas(service)
+    assert (result["faces"], result["placed"], result["fitted"]) == (47, 47, True)
+    points = read_points(service)
+    assert np.allclose([points[face] for face in faces[1:]], PcaMap.fit(rows[1:]).locate(rows[1:]), atol=1e-6)
+    gallery.add({"m": rows[:1]}, [None])
+    assert not update_atlas(service)["fitted"], "nobody was erased since"
+
+
+@on_sqlite
+def test_an_atlas_that_an_earlier_version_drew_is_drawn_anew(service: Service) -> None:
+    """It stored the mean of the embeddings: migration 0029 empties it, an older worker may have written it since."""
+    gallery, rows, faces = make_gallery(service)
+    draw(service)
+    for projection, values in ((b"", {"fitted_faces": 0, "change": -1}), (np.ones(2 + 3 * 8).tobytes(), {})):
+        with writing(service.resources.database) as session:
+            session.execute(update(Atlas).values(projection=projection, **values))
+        gallery.add({"m": rows[:1]}, [None])
+        assert update_atlas(service)["fitted"]
+        assert get(service)["is_current"]
+    assert set(faces) < set(read_points(service))
+
+
+@on_sqlite
 def test_reading_an_atlas_takes_turns(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each request reads all coordinates; all together took the cores of the service."""
     make_gallery(service)

@@ -339,6 +339,26 @@ def test_the_keys_of_people_and_labels_are_not_used_again(old: str) -> None:
     assert {"labels_of_a_task", "labels_of_a_pair"} <= indexes
 
 
+def test_an_atlas_of_an_earlier_version_loses_the_mean_of_the_embeddings_and_is_outdated(old: str) -> None:
+    command.upgrade(make_config(old), "0028")
+    atlas = text(
+        "insert into atlases (pk, collection_id, task, model_id, version, compensation, method, seed, projection,"
+        " measurements, fitted_faces, change, created_at, finished_at) values"
+        " (:pk, 'c', 'identity', 'm', 3, 0, :method, 0, :data, '{}', 9, 7, 1, 1)"
+    )
+    kept = text("select pk, length(projection), fitted_faces, change from atlases order by pk")
+    with open_engine(old).begin() as connection:
+        for pk, method, data in ((4, "pca", b"mean"), (5, "tsne", b"")):
+            connection.execute(atlas, {"pk": pk, "method": method, "data": data})
+    upgrade_database(old, None)
+    with open_engine(old).begin() as connection:
+        assert connection.execute(kept).all() == [(4, 0, 0, -1), (5, 0, 9, 7)]
+        connection.execute(text("update atlases set projection = :data, fitted_faces = 9"), {"data": b"axes"})
+    command.downgrade(make_config(old), "0028")
+    with open_engine(old).begin() as connection:
+        assert connection.execute(kept).all() == [(4, 0, 0, -1), (5, 4, 9, 7)]
+
+
 def test_nobody_was_merged_into_the_people_of_an_earlier_version(old: str) -> None:
     command.upgrade(make_config(old), "0027")
     subject = "insert into subjects (pk, collection_id, id, metadata, created_at) values (3, 'c', 'ada', '{}', 1)"

@@ -12,6 +12,7 @@ from ml.distances import InnerProduct
 from ml.errors import Corrupt, NotFinite, Unavailable, WrongShape
 from tests.rows import people
 
+NAN = np.array([np.nan], "<f8").tobytes()
 SPREADS = np.array([3, 1, 2, 1, 0.5, 1, 1, 1], np.float32)
 
 
@@ -36,9 +37,21 @@ def test_a_stored_projection_places_faces_bit_for_bit() -> None:
     restored = PcaMap.from_bytes(fitted.to_bytes())
     assert np.array_equal(restored.locate(rows), fitted.locate(rows))
     assert restored.explained_variance == fitted.explained_variance
-    for damaged in (b"", fitted.to_bytes()[:-8], fitted.to_bytes()[:-3], np.full(26, np.nan).tobytes()):
+    written = fitted.to_bytes()
+    of_an_earlier_version = np.ones(2 + 8 + 16).tobytes()
+    for damaged in (b"", written[:-8], written[:-3], written[:8], written[:-8] + NAN, of_an_earlier_version):
         with pytest.raises(Corrupt):
             PcaMap.from_bytes(damaged)
+
+
+def test_a_stored_projection_does_not_tell_the_mean_of_the_embeddings() -> None:
+    """Embeddings that were erased could be computed from it and from those that are left."""
+    rows = draw_rows(50)
+    fitted = PcaMap.fit(rows)
+    across = np.linalg.svd(fitted.axes)[2][2:].sum(0)
+    shifted = PcaMap.fit((rows + 9 * across).astype(np.float32))
+    numbers, others = (np.frombuffer(one.to_bytes(), "<f8")[1:] for one in (fitted, shifted))
+    assert np.allclose(numbers, others, atol=1e-4)
 
 
 def test_rows_that_vary_in_one_direction_lie_on_a_line() -> None:

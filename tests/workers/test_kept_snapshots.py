@@ -16,13 +16,25 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import Response
-from sqlalchemy import select, update
+from sqlalchemy import create_engine, func, select, update
 from sqlalchemy.orm import Session
 from typer.testing import CliRunner
 
 from app.cli.main import app
 from app.db.session import reading, writing
-from app.db.tables import Collection, Erasure, Face, Job, KeptSnapshot, Subject, TrainingPolicy, now
+from app.db.tables import (
+    Atlas,
+    Collection,
+    Deployment,
+    Erasure,
+    Face,
+    FaceCoordinates,
+    Job,
+    KeptSnapshot,
+    Subject,
+    TrainingPolicy,
+    now,
+)
 from app.deps.caller import Caller
 from app.errors import Busy, Conflict, Invalid
 from app.galleries.erased_names import ErasedNames
@@ -229,6 +241,35 @@ def test_a_person_whose_retention_has_ended_is_erased_from_snapshots(staff: Reso
         [erasure] = session.scalars(select(Erasure.id))
     work_until(staff, lambda: read_state(staff, erasure) == "final")
     assert not holds(folder, image)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_an_atlas_that_was_fitted_to_an_erased_face_is_emptied_in_snapshots(staff: Resources) -> None:
+    """From its axes, or the places of others on it, and from their embeddings, the erased one can be computed."""
+    axes = b"axes-of-everybody"
+    with writing(staff.database) as session:
+        deployment = session.scalars(select(Deployment).where(Deployment.collection_id == "staff")).one()
+        drawn = {"collection_id": "staff", "task": deployment.task, "model_id": deployment.champion, "version": 1}
+        for method in ("pca", "tsne"):
+            session.add(
+                atlas := Atlas(**drawn, method=method, projection=axes, fitted_faces=4, change=4, finished_at=1.0)
+            )
+            session.flush()
+            for face in session.scalars(select(Face.pk)):
+                session.add(FaceCoordinates(atlas_pk=atlas.pk, face_pk=face, x=0.5, y=0.0, display_rank=0))
+        session.execute(update(Atlas).where(Atlas.method == "tsne").values(projection=b""))
+    before = take_directly(staff, "before", "staff")
+    erasure = erase_subject(staff)
+    during = take_directly(staff, "during", "staff")
+    assert holds(before, axes)
+    work_until(staff, lambda: read_state(staff, erasure) == "final")
+    for folder in (before, during):
+        rows = create_engine(f"sqlite:///{folder / SnapshotManifest.read(folder).rows_file}")
+        with Session(rows) as session:
+            kept = select(Atlas.method, Atlas.change, func.count(FaceCoordinates.face_pk)).outerjoin(FaceCoordinates)
+            assert sorted(session.execute(kept.group_by(Atlas.pk)).all()) == [("pca", -1, 0), ("tsne", 4, 2)]
+        rows.dispose()
+        assert not holds(folder, axes)
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

@@ -8,7 +8,7 @@ import numpy as np
 from sqlalchemy import ColumnElement, exists, select
 
 from app.db.session import reading
-from app.db.tables import Atlas, Face, FaceCoordinates
+from app.db.tables import Atlas, Erasure, Face, FaceCoordinates
 from app.errors import Conflict
 from ml.atlas import MIN_FACES, GalleryMap, MapMethod, PcaMap, TsneMap, measure_neighbours
 from ml.atlas.base import Coordinates
@@ -76,6 +76,19 @@ def select_faces_to_place(gallery: AtlasGallery, atlas: Atlas) -> ColumnElement[
     is_placed = exists().where(FaceCoordinates.atlas_pk == atlas.pk, FaceCoordinates.face_pk == Face.pk)
     is_changed = Face.change > atlas.change
     return is_changed if gallery.compensation.has_corrections else is_changed & ~is_placed.correlate(Face)
+
+
+def has_lost_faces(gallery: AtlasGallery, atlas: Atlas) -> bool:
+    """Whether faces were erased since an atlas was last brought up to date, to which a PCA may have been fitted.
+
+    From its axes and the embeddings that are left, theirs could be computed.
+    """
+    is_here = (Erasure.collection_id == gallery.key.collection) & (
+        Erasure.collection_created_at == gallery.key.collection_created_at
+    )
+    with reading(gallery.resources.database) as session:
+        erased = select(Erasure.id).where(is_here, Erasure.change > atlas.change, Erasure.change <= gallery.change)
+        return atlas.method == "pca" and session.scalar(erased.limit(1)) is not None
 
 
 def restore_atlas(gallery: AtlasGallery, atlas: Atlas) -> FittedAtlas:

@@ -5,7 +5,9 @@ from typing import Any
 from sqlalchemy import ColumnElement
 
 from app.db.tables import Atlas
+from app.errors import Conflict
 from app.queue.messages import DrawAtlas
+from ml.atlas import MIN_FACES, PcaMap
 from workers.atlas.atlas_store import (
     begin_atlas,
     delete_other_atlases,
@@ -14,7 +16,7 @@ from workers.atlas.atlas_store import (
     store_coordinates,
 )
 from workers.atlas.gallery import AtlasGallery, read_atlas_gallery
-from workers.atlas.placement import FittedAtlas, fit_atlas, restore_atlas, select_faces_to_place
+from workers.atlas.placement import FittedAtlas, fit_atlas, has_lost_faces, restore_atlas, select_faces_to_place
 from workers.context import JobContext
 from workers.progress import PROGRESS_STEPS, ProgressReporter, report_progress, to_json_values
 
@@ -28,7 +30,8 @@ def draw_deployment_atlas(message: DrawAtlas, context: JobContext) -> dict[str, 
     """Draw an atlas, or update one, and return {"method", "model", "faces", "placed", "fitted"} and its measurements.
 
     faces: in the gallery; placed: by this job; fitted: whether the map is a new one
-    A second run starts from what the first one finished. An update of an atlas that was deleted does nothing.
+    A second run starts from what the first one finished. An update of an atlas that was deleted does nothing. One
+    that finds nothing to map deletes the atlas, which sums up the faces that were there.
     Raises NotFound, Conflict (NothingToMap), Interrupted, ml.Corrupt, ml.Unavailable.
     """
     gallery = read_atlas_gallery(context.resources, message.collection, message.task)
@@ -41,7 +44,13 @@ def draw_deployment_atlas(message: DrawAtlas, context: JobContext) -> dict[str, 
             placed = _place_faces(gallery, fitted, atlas_pk, reporter, select_faces_to_place(gallery, atlas))
         else:
             delete_other_atlases(context.resources, message.collection, message.task, atlas.pk if atlas else None)
-            fitted = fit_atlas(gallery, message.method, message.seed, context.check)
+            try:
+                fitted = fit_atlas(gallery, message.method, message.seed, context.check)
+            except Conflict:
+                if not message.only_update:
+                    raise
+                delete_other_atlases(context.resources, message.collection, message.task, None)
+                return {}
             reporter.phase("fit", 0, FIT_END)(1, 1, {})
             atlas_pk = begin_atlas(gallery, fitted, message.method, message.seed)
             placed = _place_faces(gallery, fitted, atlas_pk, reporter)
@@ -55,7 +64,14 @@ def draw_deployment_atlas(message: DrawAtlas, context: JobContext) -> dict[str, 
 
 
 def suits_gallery(atlas: Atlas, gallery: AtlasGallery) -> bool:
-    """Whether new faces can be placed on an atlas, because model, source compensation and size are still alike."""
+    """Whether new faces can be placed on an atlas.
+
+    Model, source compensation and size are still alike then, and no face was erased to which a PCA was fitted. One that
+    an earlier version drew sums up its faces too closely: see `ml.atlas.pca_map.HEADER`.
+    """
+    is_readable = atlas.method != "pca" or PcaMap.is_written_by_this_version(atlas.projection)
+    if not is_readable or len(gallery.pks) < MIN_FACES or has_lost_faces(gallery, atlas):
+        return False
     is_same_space = (atlas.model_id, atlas.compensation) == (gallery.key.model_id, gallery.compensation.version)
     growth = max(1, len(gallery.pks)) / max(1, atlas.fitted_faces)
     return is_same_space and 1 / MAX_GROWTH <= growth <= MAX_GROWTH
