@@ -242,6 +242,27 @@ def test_labels_are_heeded(service: Service) -> None:
 
 
 @on_sqlite
+@pytest.mark.parametrize("is_merged", [False, True])
+def test_a_label_parts_two_faces_of_a_cluster_unless_it_was_merged(service: Service, is_merged: bool) -> None:
+    gallery = make_gallery(service)
+    faces = gallery.add({"m": faces_of(0, 4, 0, 3)}, [None] * 12)
+    discover(service)
+    clusters = {cluster["id"]: faces_in(service, cluster) for cluster in list_clusters(service)}
+    [parted] = [number for number, members in clusters.items() if faces[0] in members]
+    [other] = [members for members in clusters.values() if faces[4] in members]
+    if is_merged:
+        others = [number for number in clusters if number != parted]
+        service.client.post(f"{BASE}/{others[0]}:merge", json={"into": parted}).raise_for_status()
+    members = sorted(clusters[parted])
+    label = {"face_a": members[0], "face_b": members[1], "same": False}
+    service.client.post("/v1/labels", json={"labels": [label]}).raise_for_status()
+    discover(service)
+    found = [faces_in(service, cluster) for cluster in list_clusters(service)]
+    assert any(set(members[:2]) <= cluster for cluster in found) == is_merged
+    assert is_merged or (other in found and any(set(members[2:]) <= cluster for cluster in found))
+
+
+@on_sqlite
 def test_a_named_person_is_suggested_for_their_other_faces(service: Service) -> None:
     gallery = make_gallery(service)
     named = ["ada"] * 3 + [None] + ["bob"] * 3 + [None]

@@ -36,8 +36,8 @@ class ClusterGallery:
     """The gallery faces of a collection that have an embedding of the champion and may be used: see `may_be_used`.
 
     pks: (N,) rising; subjects: (N,) pk of the person, NOBODY without a name; clusters: (N,) pk of the cluster that the
-        face lies in, NOBODY if in none
-    is_new: (N,) whether the face was enrolled or changed since the last search for people
+        face lies in, NOBODY if in none, or in one with two faces that are labelled "not the same", which is made anew
+    is_new: (N,) whether the face was enrolled or changed since the last search for people, or has such a cluster
     strangers: how strangers score in searches here; None: it was not measured
     change: the collection's last change
     edits: cluster -> when somebody last merged or dismissed it, for those that were
@@ -90,12 +90,23 @@ def read_gallery(context: JobContext, collection_id: str, min_probability: float
         goes_on = last is not None and (last.model_id, last.min_probability) == (model.id, min_probability)
         faces = _read_faces(session, collection_id, only_edited=not goes_on)
         pks, subjects, clusters, changes = faces[:, np.isin(faces[0], index.ids())]
+        edits, constraints = _read_edits(session, collection_id), _read_constraints(session, collection_id, pks)
+        is_parted = _find_parted(clusters, constraints, edits)
         return ClusterGallery(
-            collection_id, model, calibration, index, pks, subjects, clusters,
-            changes > (last.change if last is not None and goes_on else NOBODY),
-            _read_constraints(session, collection_id, pks), _read_strangers(model, deployment.measurements),
-            collection.change, _read_edits(session, collection_id),
+            collection_id, model, calibration, index, pks, subjects, np.where(is_parted, NOBODY, clusters),
+            is_parted | (changes > (last.change if last is not None and goes_on else NOBODY)),
+            constraints, _read_strangers(model, deployment.measurements), collection.change, edits,
         )  # fmt: skip
+
+
+def _find_parted(clusters: Ids, constraints: PairConstraints, edits: Mapping[int, float]) -> NDArray[np.bool_]:
+    """Return which of (N,) faces lie in a cluster with two that are known to be two people.
+
+    A cluster that somebody merged or dismissed stays as it was left.
+    """
+    first, second = clusters[constraints.cannot_link].T
+    parted = first[(first == second) & (first != NOBODY) & ~np.isin(first, list(edits))]
+    return np.isin(clusters, parted)
 
 
 def _find_calibration(model: Model, measurements: dict[str, dict[str, object]]) -> Calibration:
