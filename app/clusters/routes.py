@@ -41,9 +41,9 @@ State = Annotated[ClusterState, Query(description="open: offered to be named; di
 def discover(collection: CollectionId, session: WriteDep, response: Response, body: DiscoverIn | None = None) -> JobOut:
     """Starts a job that groups the gallery's faces without a name into clusters of one person.
 
-    A later search only looks at new and changed faces, unless the model or `min_probability` is another. Labels are
-    heeded: faces that are "not the same" never share a cluster. If the model is not calibrated, the job fails with
-    `NotCalibrated`.
+    A later search only looks at new and changed faces, and at clusters with two that are "not the same", unless the
+    model or `min_probability` is another. Such faces share a cluster only if somebody merged or dismissed it. If the
+    model is not calibrated, the job fails with `NotCalibrated`.
     """
     return service.start_discovery(session, collection, body or DiscoverIn(), response)
 

@@ -74,6 +74,12 @@ def wait_until_measured(engine: Engine, faces: int) -> None:
     wait_for(is_measured, 30)
 
 
+def wait_until_new_faces_are_searched_for(gallery: GalleryWriter, engine: Engine) -> None:
+    change = read_change(gallery)
+    wait_for(lambda: find_checked(engine).change == change, 20)
+    wait_for(lambda: not find_checked(engine).newcomers.is_due, 20)
+
+
 def read_validity(engine: Engine) -> Validity:
     return engine.registry.all()[0].find_validity(MODEL.id)
 
@@ -124,9 +130,7 @@ def test_new_people_of_a_poorer_camera(
     with monkeypatch.context() as patches:
         patches.setattr(CalibrationSchedule, "renew_if_due", lambda *_: None)
         gallery.add({MODEL.id: 0.4 * rows + 5 if is_poorer else rows}, [f"n{i // photos}" for i in range(len(rows))])
-        change = read_change(gallery)
-        wait_for(lambda: find_checked(engine).change == change, 20)
-        wait_for(lambda: not find_checked(engine).newcomers.is_due, 20)
+        wait_until_new_faces_are_searched_for(gallery, engine)
         assert read_validity(engine) == Validity(is_due=is_poorer)
     if is_poorer:
         wait_until_measured(engine, len(gallery.pks))
@@ -143,9 +147,7 @@ def test_new_photos_of_a_poorer_camera_of_people_who_were_measured(
     with monkeypatch.context() as patches:
         patches.setattr(CalibrationSchedule, "renew_if_due", lambda *_: None)
         gallery.add({MODEL.id: 0.4 * poorer + 1.5 if is_poorer else usual}, names)
-        change = read_change(gallery)
-        wait_for(lambda: find_checked(engine).change == change, 20)
-        wait_for(lambda: not find_checked(engine).newcomers.is_due, 20)
+        wait_until_new_faces_are_searched_for(gallery, engine)
         assert read_validity(engine) == Validity(is_due=is_poorer)
     if is_poorer:
         wait_until_measured(engine, len(gallery.pks))
