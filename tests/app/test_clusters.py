@@ -406,3 +406,29 @@ def test_wrong_requests_are_refused(service: Service) -> None:
     reader = service.key("reader")
     assert service.client.post(f"{BASE}:discover", headers=reader).status_code == 403
     assert service.client.get(BASE, headers=reader).status_code == 200
+
+
+@on_sqlite
+def test_suggestions_outlast_a_search_without_new_faces(service: Service, suggested: list[str]) -> None:
+    before = [(c["suggested_subject"]["id"], c["sample_faces"]) for c in list_clusters(service)]
+    assert {face for _, faces in before for face in faces} == set(suggested)
+    for _ in range(2):
+        discover(service)
+        assert [(c["suggested_subject"]["id"], c["sample_faces"]) for c in list_clusters(service)] == before
+
+
+@on_sqlite
+def test_faces_that_were_dismissed_are_not_offered_as_part_of_a_larger_cluster(service: Service) -> None:
+    """The label is what joins the two clusters of one person."""
+    gallery = make_gallery(service)
+    apart = np.concatenate([faces_of(0, 2, 0, 1), faces_of(1, 4, 1, 2)])
+    faces = gallery.add({"m": apart}, [None] * 6)
+    discover(service)
+    [small] = [cluster for cluster in list_clusters(service) if cluster["face_count"] == 2]
+    service.client.post(f"{BASE}/{small['id']}:dismiss").raise_for_status()
+    label = {"face_a": faces[0], "face_b": faces[2], "same": True}
+    service.client.post("/v1/labels", json={"labels": [label]}).raise_for_status()
+    discover(service)
+    assert list_clusters(service) == []
+    [hidden] = list_clusters(service, state="dismissed")
+    assert (hidden["id"], faces_in(service, hidden)) == (small["id"], set(faces))

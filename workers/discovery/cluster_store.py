@@ -32,9 +32,11 @@ class NewCluster:
 
 def list_clusters(gallery: ClusterGallery, people: DiscoveredPeople) -> list[NewCluster]:
     """List the clusters with two or more faces, or with a face that seems to show a person with a name; the surest
-    first. A cluster continues the earlier one of which it holds most faces."""
+    first. A cluster continues the earlier one of which it holds most faces, and among several rather one that was
+    dismissed, whose faces are not to be offered again, or else one that was merged."""
     order = np.argsort(people.labels, kind="stable")
     starts = np.flatnonzero(np.diff(people.labels[order], prepend=-1))
+    edited, dismissed = list(gallery.edits), list(gallery.dismissed)
     clusters = []
     for positions in np.split(order, starts[1:]) if len(order) else ():
         nameless = positions[~gallery.is_named[positions]]
@@ -44,7 +46,8 @@ def list_clusters(gallery: ClusterGallery, people: DiscoveredPeople) -> list[New
             continue
         earlier, counts = np.unique(gallery.clusters[nameless], return_counts=True)
         earlier, counts = earlier[earlier != NOBODY], counts[earlier != NOBODY]
-        kept = int(earlier[counts.argmax()]) if len(earlier) else None
+        rank = np.lexsort([counts, np.isin(earlier, edited), np.isin(earlier, dismissed)])
+        kept = int(earlier[rank[-1]]) if len(earlier) else None
         probability = float(people.probabilities[people.labels[positions[0]]])
         clusters.append(NewCluster(kept, tuple(gallery.pks[nameless].tolist()), probability, subject))
     return sorted(clusters, key=lambda cluster: -cluster.probability)

@@ -1,6 +1,6 @@
 """Read what a search for people starts from: the faces, their index, earlier clusters, and the settled labels."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -37,10 +37,11 @@ class ClusterGallery:
 
     pks: (N,) rising; subjects: (N,) pk of the person, NOBODY without a name; clusters: (N,) pk of the cluster that the
         face lies in, NOBODY if in none, or in one with two faces that are labelled "not the same", which is made anew
-    is_new: (N,) whether the face was enrolled or changed since the last search for people, or has such a cluster
+    is_new: (N,) whether the face is looked at: it was enrolled or changed since the last search for people, or its
+        cluster is made anew, or seems to show a person with a name
     strangers: how strangers score in searches here; None: it was not measured
     change: the collection's last change
-    edits: cluster -> when somebody last merged or dismissed it, for those that were
+    edits: cluster -> when somebody last merged or dismissed it, for those that were; dismissed: which were dismissed
     """
 
     collection: str
@@ -55,6 +56,7 @@ class ClusterGallery:
     strangers: OpenSetCalibration | None
     change: int
     edits: Mapping[int, float]
+    dismissed: Set[int]
 
     @property
     def is_named(self) -> NDArray[np.bool_]:
@@ -89,13 +91,17 @@ def read_gallery(context: JobContext, collection_id: str, min_probability: float
         last = session.get(PeopleSearch, collection_id)
         goes_on = last is not None and (last.model_id, last.min_probability) == (model.id, min_probability)
         faces = _read_faces(session, collection_id, only_edited=not goes_on)
-        pks, subjects, clusters, changes = faces[:, np.isin(faces[0], index.ids())]
-        edits, constraints = _read_edits(session, collection_id), _read_constraints(session, collection_id, pks)
+        pks, subjects, clusters, changes, is_suggested = faces[:, np.isin(faces[0], index.ids())]
+        (edits, dismissed), constraints = (
+            _read_edits(session, collection_id),
+            _read_constraints(session, collection_id, pks),
+        )
         is_parted = _find_parted(clusters, constraints, edits)
+        is_changed = changes > (last.change if last is not None and goes_on else NOBODY)
         return ClusterGallery(
             collection_id, model, calibration, index, pks, subjects, np.where(is_parted, NOBODY, clusters),
-            is_parted | (changes > (last.change if last is not None and goes_on else NOBODY)),
-            constraints, _read_strangers(model, deployment.measurements), collection.change, edits,
+            is_parted | is_changed | (is_suggested > 0), constraints, _read_strangers(model, deployment.measurements),
+            collection.change, edits, dismissed,
         )  # fmt: skip
 
 
@@ -126,9 +132,11 @@ def _read_strangers(model: Model, measurements: dict[str, dict[str, Any]]) -> Op
 
 
 def _read_faces(session: Session, collection: str, only_edited: bool) -> Ids:
-    """Read (4, n): pk, subject, cluster and last change of the gallery's faces that may be used."""
+    """Read (5, n) of the gallery's faces that may be used: pk, subject, cluster, last change, and whether the cluster
+    seems to show a person with a name: 0 or 1."""
+    is_suggested = FaceCluster.suggested_subject_pk.is_not(None)
     chosen = (
-        select(Face.pk, Face.subject_pk, ClusteredFace.cluster_pk, Face.change, FaceCluster.edited_at)
+        select(Face.pk, Face.subject_pk, ClusteredFace.cluster_pk, Face.change, FaceCluster.edited_at, is_suggested)
         .outerjoin(ClusteredFace, ClusteredFace.face_pk == Face.pk)
         .outerjoin(FaceCluster, FaceCluster.pk == ClusteredFace.cluster_pk)
         .outerjoin(Subject, Subject.pk == Face.subject_pk)
@@ -141,15 +149,19 @@ def _read_faces(session: Session, collection: str, only_edited: bool) -> Ids:
             NOBODY if subject is None else subject,
             NOBODY if cluster is None or (only_edited and edited_at is None) else cluster,
             change,
+            bool(suggested),
         )
-        for pk, subject, cluster, change, edited_at in session.execute(chosen)
+        for pk, subject, cluster, change, edited_at, suggested in session.execute(chosen)
     ]
-    return np.array(rows, np.int64).reshape(-1, 4).T
+    return np.array(rows, np.int64).reshape(-1, 5).T
 
 
-def _read_edits(session: Session, collection: str) -> dict[int, float]:
-    chosen = select(FaceCluster.pk, FaceCluster.edited_at).where(FaceCluster.collection_id == collection)
-    return {pk: at for pk, at in session.execute(chosen.where(FaceCluster.edited_at.is_not(None))) if at is not None}
+def _read_edits(session: Session, collection: str) -> tuple[dict[int, float], set[int]]:
+    """Read cluster -> when it was last edited, of those that were, and which clusters are dismissed."""
+    columns = FaceCluster.pk, FaceCluster.edited_at, FaceCluster.state
+    rows = session.execute(select(*columns).where(FaceCluster.collection_id == collection)).all()
+    edits = {pk: at for pk, at, _ in rows if at is not None}
+    return edits, {pk for pk, _, state in rows if state == "dismissed"}
 
 
 def _read_constraints(session: Session, collection: str, pks: Ids) -> PairConstraints:
