@@ -138,7 +138,7 @@ def roll_back(
     caller: Caller,
     response: Response,
 ) -> DeploymentOut | JobOut:
-    """Roll back at once, since enrolment keeps the previous model's embeddings current.
+    """Roll back at once, with the tasks that moved together, since enrolment keeps the previous model's embeddings.
 
     If some are missing nevertheless, a job embeds these faces first.
     Raises NotFound, Conflict (also if the previous model is damaged), Stale.
@@ -146,14 +146,15 @@ def roll_back(
     collection = pointers.lock_collection(session, path.collection)
     pointers.check_version(session, collection.id, path.task, path.version)
     why = MoveReason(caller.signature, body.reason if body else "")
-    previous = pointers.get_deployment(session, collection.id, path.task).previous
-    if previous is None or pointers.has_all_embeddings(session, collection.id, previous, [path.task]):
+    here = pointers.get_deployment(session, collection.id, path.task)
+    previous, together = here.previous, [moved.task for moved in pointers.list_moved_together(session, here)]
+    if previous is None or pointers.has_all_embeddings(session, collection.id, previous, together):
         pointers.roll_back(session, collection, path.task, why)
         return describe_deployment(session, models, path, response)
     models.check(previous)
     repair = Publish(
         collection=collection.id,
-        tasks=(path.task,),
+        tasks=(path.task, *(task for task in together if task != path.task)),
         model=previous,
         override=True,
         reason=why.reason,

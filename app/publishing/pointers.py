@@ -147,21 +147,26 @@ def roll_back(session: Session, collection: Collection, task: str, why: MoveReas
     here = get_deployment(session, collection.id, task, is_locked=True)
     if here.previous is None:
         raise Conflict(f"no model served {task!r} before {here.champion}: nothing to roll back to")
-    together = select(Deployment).where(
-        Deployment.collection_id == collection.id,
-        Deployment.champion == here.champion,
-        Deployment.previous == here.previous,
-    )
     champion, previous = here.previous, here.champion
     collection.change += 1
     moved = []
-    for deployment in session.scalars(together.order_by(Deployment.task).execution_options(populate_existing=True)):
+    for deployment in list_moved_together(session, here):
         deployment.champion, deployment.previous = champion, previous
         if deployment.challenger == champion:
             deployment.challenger = None
         moved.append(_record_move(session, deployment, collection.change, why))
     session.flush()
     return moved
+
+
+def list_moved_together(session: Session, deployment: Deployment) -> list[Deployment]:
+    """List the deployments of a collection that have the same champion and previous model, by task."""
+    together = select(Deployment).where(
+        Deployment.collection_id == deployment.collection_id,
+        Deployment.champion == deployment.champion,
+        Deployment.previous == deployment.previous,
+    )
+    return list(session.scalars(together.order_by(Deployment.task).execution_options(populate_existing=True)))
 
 
 def set_challenger(

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import insert, select
 
 from app.db.session import reading, writing
-from app.db.tables import Deployment, Embedding, Job
+from app.db.tables import Deployment, Embedding, Job, Task
 from app.deps import pointer_session
 from app.errors import Stale
 from app.publishing import pointers, requests
@@ -157,6 +157,24 @@ def test_a_rollback_that_a_job_completes_is_of_the_version_that_was_named(servic
     assert service.wait(answer)["state"] == "succeeded"
     with reading(service.resources.database) as session:
         assert session.get_one(Job, answer.json()["id"]).body["version"] == 2
+
+
+@on_sqlite
+def test_a_rollback_embeds_the_faces_of_every_task_that_goes_back_with_it(service: Service) -> None:
+    rows, who = people(2, 2)
+    gallery = GalleryWriter(service.resources, "c")
+    with writing(service.resources.database) as session:
+        session.add(Task(name="pose"))
+    for task in ("identity", "pose"):
+        gallery.make(make_model("m2"), task, previous=make_model("m1"))
+    gallery.add({"m1": rows, "m2": rows}, who)
+    pose = [{"face_pk": pk, "task": "pose", "model_id": "m2", "vector": rows[0].tobytes()} for pk in gallery.pks]
+    with writing(service.resources.database) as session:
+        session.execute(insert(Embedding), pose)
+    answer = service.client.post(f"{BASE}:rollback")
+    assert answer.status_code == 202
+    with reading(service.resources.database) as session:
+        assert session.get_one(Job, answer.json()["id"]).body["tasks"] == ["identity", "pose"]
 
 
 @pytest.mark.parametrize("lasting_service", ["postgresql"], indirect=True)  # SQLite has one writer at a time
