@@ -25,6 +25,8 @@ MAX_SCAN_ROWS = 1 << 16
 MAX_SCAN_PAIRS = 1 << 20
 """An exhaustive search computes the distances of so many rows, and of so many pairs, at once."""
 ROWS_PER_READ = 1 << 14
+MAX_REMOVED_SHARE = 0.1
+"""Of the rows that the codes were fitted to. Their values say where somebody lay who had many of these rows."""
 
 
 class TwoStageIndex(LocalIndex):
@@ -56,7 +58,7 @@ class TwoStageIndex(LocalIndex):
             raise WrongShape("p", "1 or more cells", p)
         self.options = component_options.from_options(TwoStageOptions, further)
         self.p, self.m, self.seed = p, m, seed
-        self.trained_on, self.trained_imbalance = 0, 1.0
+        self.trained_on, self.trained_imbalance, self._removed = 0, 1.0, 0
         self._store = RowStore(dim, (folder or Path(".")) if self.options.rows == "file" else None)
         self._lists: CompressedLists | None = None
 
@@ -78,6 +80,7 @@ class TwoStageIndex(LocalIndex):
         folder = Path(getattr(body, "name", ".")).parent
         index = cls(header["dim"], load_distance(header["metric"]), folder=folder, **state["options"])
         index.trained_on, index.trained_imbalance = state["trained_on"], state["trained_imbalance"]
+        index._removed = state["removed"]
         ids, slots = (np.frombuffer(body.read(8 * state["count"]), np.int64) for _ in range(2))
         for start in range(0, len(ids), ROWS_PER_READ):
             part = slice(start, start + ROWS_PER_READ)
@@ -118,7 +121,7 @@ class TwoStageIndex(LocalIndex):
 
     def train(self, rows: Rows) -> None:
         """Place the cells and fit the codes to (N, dim) rows, unless they are too few."""
-        self.trained_on = len(rows)
+        self.trained_on, self._removed = len(rows), 0
         if len(rows) < MIN_TRAINING_ROWS:
             return
         cells = min(self.p or default_cell_count(len(rows)), len(rows))
@@ -126,18 +129,22 @@ class TwoStageIndex(LocalIndex):
         self.trained_imbalance = imbalance(self._lists.count_per_cell(rows))
 
     def needs_rebuild(self) -> bool:
-        """Whether it has outgrown its cells, they are unbalanced, or it has no codes and would gain by them."""
+        """Whether it has outgrown its cells, they are unbalanced, it has no codes and would gain by them, or many rows
+        were removed that its codes are fitted to."""
+        if self._lists is not None and self._removed > MAX_REMOVED_SHARE * self.trained_on:
+            return True
         if self._lists is None or self.cells == 1:
             return len(self) > MAX_FLAT_FACES
         return bool(len(self)) and has_outgrown(self._lists.sizes, self.trained_on, self.trained_imbalance)
 
     def finish_build(self) -> None:
         """Take the present size as the size the cells were made for."""
-        self.trained_on = len(self)
+        self.trained_on, self._removed = len(self), 0
 
     def remove(self, ids: Ids) -> None:
         """Remove these (n,) ids; ids that are not present are ignored. An index that is empty then has no cells."""
         slots = self._store.remove(ids)
+        self._removed += len(slots)
         if not len(self):
             self._lists = None
         elif self._lists is not None and len(slots):
@@ -204,6 +211,7 @@ class TwoStageIndex(LocalIndex):
             "has_codes": self._lists is not None,
             "trained_on": self.trained_on,
             "trained_imbalance": self.trained_imbalance,
+            "removed": self._removed,
         }
         return write_snapshot(path, self._header(state), self._write_body)
 

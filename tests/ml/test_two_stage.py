@@ -219,6 +219,19 @@ def test_it_is_rebuilt_when_it_has_doubled_or_a_cell_swells() -> None:
     assert uneven.needs_rebuild()
 
 
+def test_it_is_rebuilt_when_many_of_the_faces_were_removed_that_its_codes_are_fitted_to(tmp_path: Path) -> None:
+    index, ids, _ = make_index()
+    index.remove(ids[: COUNT // 10])
+    assert not index.needs_rebuild()
+    index.remove(ids[COUNT // 10 : COUNT // 10 + 1])
+    path = tmp_path / "index"
+    again = load(path, index.save(path))
+    assert index.needs_rebuild()
+    assert again.needs_rebuild()
+    again.finish_build()
+    assert not again.needs_rebuild()
+
+
 @pytest.mark.parametrize("dim", [1, 3, 7, 129])
 def test_embeddings_of_any_width_have_codes(dim: int) -> None:
     rows = faces(1200, 0, dim)
