@@ -89,6 +89,8 @@ class LimitedBody:
         self.error: AppError | None = None
         kind = scope["state"].get("requirements", {}).get("x-body", "lines")
         self.share = shares.get("lines" if kind == "photo" and takes_key(scope) else kind)
+        if self.share is not None:
+            self.share.begin(scope)
         declared = find_header(scope, b"content-length")
         if declared.isdigit() and int(declared) > limit:
             raise self._make_error()
@@ -101,6 +103,8 @@ class LimitedBody:
             except AppError as error:
                 self.error = error
                 raise
+            if self.share is not None and not message.get("more_body", False):
+                self.share.complete()
         return message
 
     async def _check(self, size: int) -> None:

@@ -74,10 +74,12 @@ def read_photos(shape: type[PhotoBody]) -> Callable[[Request], AsyncIterator[Pho
     async def read(request: Request) -> AsyncIterator[PhotoBody]:
         is_json = request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
         with PHOTO_BYTES.open_share() as share:
+            share.begin(request.scope)
             try:
                 body = await (_read_json if is_json else _read_form)(request, shape, share)
             except ClientDisconnect as error:
                 raise Invalid("the body ended before it was complete", code="InvalidRequest") from error
+            share.complete()
             yield body
 
     return read
@@ -98,6 +100,7 @@ async def _read_whole(request: Request, share: HeldShare) -> bytearray:
         except Busy as busy:
             refusal = busy
             data.clear()
+            share.end()
     if refusal is not None:
         raise refusal
     return data

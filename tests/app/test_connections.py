@@ -589,6 +589,17 @@ def test_a_stall_ends_with_enough_bytes() -> None:
     assert stall.is_over(0, later + 1.1 + progress.MAX_STALL_SECONDS)
 
 
+def test_a_client_that_began_fast_is_slow_once_it_goes_on_slowly() -> None:
+    stall, rate = Stall(), progress.MIN_CROWDED_RATE
+    stall.restart(0, 100.0)
+    assert stall.find_slow_since(10**8, 101.0) is None
+    for later in (102.0, 120.0):
+        assert stall.find_slow_since(10**8 + 4_096, later) == 101.0
+    assert stall.find_slow_since(10**8 + 20 * rate, 121.0) is None, "it has caught up"
+    assert not stall.is_over(10**8 + 30 * rate, 131.0)
+    assert stall.find_slow_since(10**8 + 30 * rate, 132.0) == 131.0
+
+
 @pytest.mark.parametrize(
     ("host", "counted"),
     [

@@ -2,14 +2,20 @@
 
 import asyncio
 import json
+import select
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import httpx
 import pytest
 
 from app.db.field_types import MAX_METADATA_BYTES
-from app.deps import photos
-from app.deps.held_bytes import HeldBytes
+from app.deps import held_bytes, photos
+from app.deps.held_bytes import FREE_BODY_BYTES, HeldBytes
+from app.deps.server import progress
 from app.deps.uploads.photo_form import MAX_FIELD_BYTES
 from tests.raw_http import connect
 from tests.service import Service
@@ -99,6 +105,76 @@ def test_short_forms_count_while_they_arrive(service: Service, monkeypatch: pyte
     monkeypatch.setattr(photos, "PHOTO_BYTES", held)
     assert post(service, "/search", make_form(("other", b""), ("file", bytes(1_000)))).status_code == 503
     assert held.count == 0
+
+
+@contextmanager
+def send_slowly(service: Service, sent: int, length: int, key: dict[str, str]) -> Iterator[socket.socket]:
+    """Send the first so many bytes of a photo in JSON at once, and then no more, until the block ends."""
+    head = [f"POST {BASE}/search HTTP/1.1", "Host: x", "Content-Type: application/json", f"Content-Length: {length}"]
+    head += [f"Authorization: {key['Authorization']}", "", ""]
+    with connect(httpx.URL(service.url).port or 80) as connection:
+        connection.sendall("\r\n".join(head).encode() + b'{"image":"'.ljust(sent, b"A"))
+        yield connection
+
+
+def post_until_read(service: Service, seconds: float, key: dict[str, str]) -> tuple[int, int]:
+    """Post a photo that cannot be decoded until it is read, or the time is over: the status, and how many were 503."""
+    deadline, refused = time.monotonic() + seconds, 0
+    while True:
+        answer = service.client.post(f"{BASE}/search", json={"image": "A" * 100_000}, headers=key)
+        if answer.status_code != 503 or time.monotonic() > deadline:
+            return answer.status_code, refused
+        refused += 1
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("has_other_key", [True, False])
+@pytest.mark.parametrize("counter", ["PHOTO_BYTES", "FORM_BYTES"])
+def test_bodies_that_arrive_slowly_hold_no_memory_that_others_want(
+    service: Service, monkeypatch: pytest.MonkeyPatch, counter: str, has_other_key: bool
+) -> None:
+    """The slow ones begin fast, which 128 MiB hold for hours if they may go on slowly."""
+    filled = 2 * (480_000 - (FREE_BODY_BYTES if counter == "FORM_BYTES" else 0))
+    held = HeldBytes(filled + 20_000)
+    monkeypatch.setattr(photos if counter == "PHOTO_BYTES" else held_bytes, counter, held)
+    monkeypatch.setattr(held_bytes, "MIN_SLOW_SECONDS", 0.5)
+    slow, other = service.key("reader"), service.key("reader")
+    with ExitStack() as stack:
+        connections = [stack.enter_context(send_slowly(service, 480_000, 900_000, slow)) for _ in range(2)]
+        wait_until(lambda: held.count == filled)
+        status, refused = post_until_read(service, 20, other if has_other_key else slow)
+        assert (status, refused > 0) == (422, True)
+        gone = [connection for connection in connections if select.select([connection], [], [], 0)[0]]
+        assert len(gone) == 1, "the other one holds nothing that anybody wants"
+        answer = gone[0].recv(65_536).decode()
+        assert answer.startswith("HTTP/1.1 503 ")
+        assert "Throttling" in answer
+    wait_until(lambda: held.count == 0)
+    assert not held.arriving
+
+
+def test_a_key_that_holds_most_of_the_memory_gives_way_to_others(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = HeldBytes(980_000)
+    monkeypatch.setattr(photos, "PHOTO_BYTES", held)
+    monkeypatch.setattr(held_bytes, "MIN_SLOW_SECONDS", 0.5)
+    monkeypatch.setattr(progress, "MIN_CROWDED_RATE", 0)  # nobody is slow
+    greedy, other = service.key("reader"), service.key("reader")
+    with ExitStack() as stack:
+        for _ in range(2):
+            stack.enter_context(send_slowly(service, 480_000, 900_000, greedy))
+        wait_until(lambda: held.count == 960_000)
+        assert post_until_read(service, 1.5, greedy)[0] == 503
+        assert post_until_read(service, 20, other)[0] == 422
+    wait_until(lambda: held.count == 0)
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not is_so() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert is_so()
 
 
 def test_fields_are_validated_beside_the_event_loop(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,8 @@ REFUSED_SHARE = 4
 """One refused connection for so many accepted ones may stay open until its client has read why."""
 IPV6_SITE_BITS = 64
 MIN_SLOW_SECONDS = 2.0
-"""A client that was slower than `MIN_CROWDED_RATE` for so long gives up its place to another address."""
+"""A client that was slower than `MIN_CROWDED_RATE` for so long gives up its place to another address, and the memory
+that its body holds to another body."""
 
 
 class Connection(Protocol):

@@ -21,19 +21,19 @@ TCP_INFO, TCP_INFO_BYTES, ACKNOWLEDGED_OFFSET = 11, 128, 120
 TCP_NOTSENT_LOWAT = 25
 IS_LINUX = platform == "linux"
 MIN_CROWDED_RATE = 16_384
-"""Bytes a second that a client must move, on average, while others are kept out: a photo of 100 KB in six seconds."""
+"""Bytes a second that a client must move while others are kept out: a photo of 100 KB in six seconds."""
 
 
 class Stall:
-    """How long a count of moved bytes has not grown by MIN_BYTES_PER_STALL, and how fast it grows on average."""
+    """How long a count of moved bytes has not grown by MIN_BYTES_PER_STALL, and how fast it grows."""
 
     def __init__(self) -> None:
         self.restart(0, 0.0)
 
     def restart(self, count: int, now: float) -> None:
         """Begin anew. now: as the event loop's clock has it"""
-        self.first_count = self.count = count
-        self.first_at = self.began_at = now
+        self.fast_count = self.count = count
+        self.fast_until = self.began_at = now
 
     def is_over(self, count: int, now: float) -> bool:
         """Whether the client had MAX_STALL_SECONDS and did not move enough.
@@ -41,13 +41,20 @@ class Stall:
         count: of all bytes moved so far, or minus the bytes that are still to be moved, of which there may be more
         """
         self.count = min(count, self.count)
+        self.find_slow_since(count, now)
         if count - self.count >= MIN_BYTES_PER_STALL:
             self.count, self.began_at = count, now
         return now - self.began_at > MAX_STALL_SECONDS
 
     def find_slow_since(self, count: int, now: float) -> float | None:
-        """Return since when less than MIN_CROWDED_RATE was moved on average; None if it was more."""
-        return self.first_at if count - self.first_count < MIN_CROWDED_RATE * (now - self.first_at) else None
+        """Return since when less than MIN_CROWDED_RATE was moved on average; None if it was more until now.
+
+        What was moved before counts no longer: a client that begins fast is slow as soon as it goes on slowly.
+        """
+        if count - self.fast_count < MIN_CROWDED_RATE * (now - self.fast_until):
+            return self.fast_until
+        self.fast_count, self.fast_until = count, now
+        return None
 
 
 class ReadProgress(NamedTuple):

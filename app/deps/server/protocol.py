@@ -11,6 +11,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from app.deps import held_bytes
 from app.deps.server.connections import ConnectionRegister, format_address
 from app.deps.server.progress import AnswerDeadline, Stall, discard_queued_bytes, limit_queued_bytes
 from app.deps.server.refusals import render_refusal
@@ -99,7 +100,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self.running = cycle
-        cycle.scope["extensions"] = {EXTENSION: {"send": self._send_whole}}
+        cycle.scope["extensions"] = {EXTENSION: {"send": self._send_whole}, held_bytes.EXTENSION: {"sender": self}}
         super()._start_asgi_task(cycle, app)
 
     def _send_whole(self, headers: Headers, body: bytes) -> bool:
@@ -223,6 +224,11 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def abort(self) -> None:
         """Close the connection at once."""
         self.transport.abort()
+
+    def refuse(self, error: AppError) -> None:
+        """Answer the request whose body is arriving, and close the connection. See `held_bytes.Sender`."""
+        if self.refused_at is None and not self.transport.is_closing():
+            self._refuse(error)
 
     def send_400_response(self, msg: str) -> None:
         """Refuse a request that cannot be parsed or exceeds a limit. uvicorn calls this."""
