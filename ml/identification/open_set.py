@@ -31,11 +31,12 @@ MIN_GALLERY_SHARE = 0.5
 """Of the faces that searches were measured among, so many must be left. Among fewer people strangers have a larger lead
 over the next person, and more of them are named."""
 NOTHING_MATCHES = (-math.inf, -math.inf)
-VERSION = 7
-"""1 to 4: a search might end before it knew the next people, people held out of a training had the distances of the fit
-without them, or they were searched for in several collections at once, or a person's faces without a name hid everybody
-else, by 768 of them even in versions 5 and 6, which also left out people with more than 200 faces. Too many strangers
-were named. 5: it was not stored what the model had learned of the gallery."""
+VERSION, HELD_OUT_VERSION = 8, 7
+"""Of the measurement of a gallery, and of the searches of a training. 1 to 4: a search might end before it knew the
+next people, people held out of a training had the distances of the fit without them, or they were searched for in
+several collections at once, or a person's faces without a name hid everybody else, by 768 of them even in versions 5
+and 6, which also left out people with more than 200 faces. Too many strangers were named. 5: it was not stored what the
+model had learned of the gallery. 7: people from whom it has learned were not searched for."""
 
 
 class NameCounts(NamedTuple):
@@ -88,6 +89,7 @@ class OpenSetCalibration:
         weighs alike; 0: none, or not known
     left_share: of the faces among which people held out were searched for, those that are still there
     named_pairs: of this gallery; None: not measured, or the model has learned from its people
+    with_learned: searches for all people, those from whom the model has learned too; None: it has learned from none
     optimistic: whether the model has learned from the people of the pairs, so that their distances are too large
     version: by which version it was measured, see VERSION
     """
@@ -99,6 +101,7 @@ class OpenSetCalibration:
     newcomer_share: float = 0.0
     left_share: float = 1.0
     named_pairs: NamedPairs | None = None
+    with_learned: StrangerSearches | None = None
 
     def threshold(
         self,
@@ -113,10 +116,11 @@ class OpenSetCalibration:
 
         If several sources have enough searches, the strictest threshold is used. They do not decide alone, since
         strangers may rather be like others, of whom there are few: see `_compare_with_others`. People held out stand
-        for all but the newcomers, whose share of the strangers is taken to be that of the people. If no
-        source has enough, or if the gallery has shrunk too much since (see MIN_GALLERY_SHARE), the threshold is derived
-        from pairs as if each face were an independent chance of a false match, 1 - (1 - fmr)^N, at half the rate;
-        this names fewer strangers than requested. Raises WrongShape.
+        for all but the newcomers, whose share of the strangers is taken to be that of the people, unless people from
+        whom the model has learned are nearer: see `_heed_learned`. If no source has enough, or if the gallery has
+        shrunk too much since (see MIN_GALLERY_SHARE), the threshold is derived from pairs as if each face were an
+        independent chance of a false match, 1 - (1 - fmr)^N, at half the rate; this names fewer strangers than
+        requested. Raises WrongShape.
         """
         _check_rate(fpir)
         min_share = MIN_GALLERY_SHARE if self.rule.margin_weight else 0.0
@@ -129,7 +133,8 @@ class OpenSetCalibration:
         measured = min(enough, key=lambda s: supported[s].person_distance)
         others = [s for s in comparable if s not in enough and s.source != "distractors"]
         if any(s.source == "held-out" for s in enough):
-            return self._mix_with_newcomers(supported[measured], measured, others, faces)
+            mixed = self._mix_with_newcomers(supported[measured], measured, others, faces)
+            return self._heed_learned(mixed, measured, faces)
         if not others:
             return supported[measured]
         compared = self._compare_with_others(supported[measured], measured, enough, others, faces)
@@ -194,6 +199,27 @@ class OpenSetCalibration:
         strictest = min([*mixed, supported], key=lambda t: t.person_distance)
         high = min(1.0, (strictest.high or 1.0) / self.left_share)
         return _judge_evidence(replace(strictest, high=high), newcomers)
+
+    def _heed_learned(self, threshold: PersonThreshold, measured: StrangerSearches, faces: int) -> PersonThreshold:
+        """Return the threshold, or a stricter one for strangers like all people of the gallery as it is.
+
+        A model keeps the people whom it has learned from farther apart than strangers. If these come nearer than people
+        held out of the training did, the gallery is another one: many have lost their good photos, as it may be.
+        """
+        searches = self.with_learned
+        if searches is None or not searches.is_enough(_rate_at_measured(searches, threshold.fpir, faces)):
+            return threshold
+        nameless = threshold.nameless_distance, threshold.nameless_possible_distance
+        stricter = self._from_searches(searches, threshold.fpir, faces, nameless)
+        if stricter.person_distance >= threshold.person_distance:
+            return threshold
+        return replace(
+            threshold,
+            person_distance=stricter.person_distance,
+            possible_distance=min(threshold.possible_distance, stricter.possible_distance),
+            low=min(stricter.low or 0.0, measured.least_share_within(stricter.person_distance)),
+            high=max(threshold.high or 0.0, stricter.high or 0.0),
+        )
 
     def _from_searches(
         self,
@@ -291,7 +317,8 @@ class OpenSetCalibration:
             rule, version = DecisionRule.from_dict(kept["rule"]), int(kept.get("version", 1))
             shares = float(kept.get("newcomer_share", 0.0)), float(kept.get("left_share", 1.0))
             named_pairs = NamedPairs.from_dict(kept["named_pairs"]) if kept.get("named_pairs") else None
-            return cls(rule, strangers, bool(kept["optimistic"]), version, *shares, named_pairs)
+            with_learned = StrangerSearches.from_dict(kept["with_learned"]) if kept.get("with_learned") else None
+            return cls(rule, strangers, bool(kept["optimistic"]), version, *shares, named_pairs, with_learned)
         except (KeyError, TypeError, ValueError) as error:
             raise Corrupt(f"this is not an open-set calibration: {error}") from error
 

@@ -17,7 +17,7 @@ from app.resources import Resources
 from app.serving.calibration import gallery_calibration
 from app.serving.calibration.learned_gallery import read_learned_gallery
 from app.serving.index_builder import IndexKey
-from ml.identification.open_set import OpenSetCalibration
+from ml.identification.open_set import OpenSetCalibration, PersonThreshold
 from ml.identification.person_distance import DecisionRule
 from ml.identification.stranger_searches import StrangerSearches
 from ml.model import Model
@@ -127,6 +127,33 @@ def test_photos_that_may_not_stand_for_strangers_make_a_threshold_stricter_alone
         gallery.remove(gallery.pks[-len(rows) :])
     enrol_photos(0.1 * people(200, 3, seed=5)[0] + 0.5)
     assert find_distance() < 0.8 * before
+
+
+def test_people_who_lost_their_good_photos_make_a_threshold_stricter_though_the_model_has_learned_from_them(
+    resources: Resources,
+) -> None:
+    """Each has two good photos, and one of a poorer camera in which people look alike."""
+    held_out = StrangerSearches.from_distances("held-out", np.linspace(0.48, 0.9, 200), np.arange(200), 600)
+    searches = {"identity": OpenSetCalibration(DecisionRule(), (held_out,)).to_dict()}
+    trained_here = LEARNED | {"collection": "staff", "changes": {"staff": 1}, "open_set": searches}
+    model = replace(make_model("m-learned"), provenance=trained_here)
+    gallery = GalleryWriter(resources, "staff").make(model)
+    rows, names = people(200, 3)
+    rows[2::3] = 0.1 * people(200, 1, seed=5)[0] + 2
+    gallery.add({model.id: rows}, names)
+
+    def find_threshold() -> PersonThreshold:
+        measured = gallery_calibration.measure_gallery(resources, "staff", "identity", model)["open_set"]
+        threshold = OpenSetCalibration.from_dict(measured["calibration"]).threshold(0.1, 600)
+        assert threshold is not None
+        return threshold
+
+    before = find_threshold()
+    gallery.remove([pk for number, pk in enumerate(gallery.pks[:60]) if number % 3 < 2])
+    after = find_threshold()
+    assert before.person_distance == held_out.threshold(0.1)[0]
+    assert after.person_distance < 0.8 * before.person_distance
+    assert (after.source, after.enough) == ("held-out", True)
 
 
 def make_distractors(gallery: GalleryWriter, pks: Sequence[int], change: int) -> None:

@@ -668,9 +668,16 @@ def test_a_measurement_that_fails_is_made_again(
     assert failures == [how]
 
 
-def make_learned_gallery(resources: Resources, how: str = "here") -> tuple[GalleryWriter, Model]:
-    """Make a gallery whose model was trained on its first faces, here or in the collection of which it is a copy."""
+def make_learned_gallery(
+    resources: Resources, how: str = "here", poor_photos: Rows | None = None
+) -> tuple[GalleryWriter, Model]:
+    """Make a gallery whose model was trained on its first faces, here or in the collection of which it is a copy.
+
+    poor_photos: one of each person, in the place of the last one
+    """
     rows, names = people(PEOPLE, PHOTOS, dim=DIM, spread=0.5)
+    if poor_photos is not None:
+        rows[PHOTOS - 1 :: PHOTOS] = poor_photos
     own = GalleryWriter(resources).make(MODEL)
     own.add({MODEL.id: rows}, names)
     kept = gallery_calibration.measure_gallery(resources, "staff", "identity", MODEL)["open_set"]["calibration"]
@@ -711,6 +718,32 @@ def test_who_loses_wrong_faces_is_named_again_by_a_model_that_was_trained_here(
         wait_for(lambda: read_hubs() == {hub}, 20)
         own.remove(own.pks[-31 + left :])
         wait_for(lambda: read_hubs() == frozenset(), 20)
+
+
+def test_people_who_lost_their_good_photos_are_noticed_though_the_model_has_learned_from_them(
+    resources: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poor, _ = people(PEOPLE, 1, dim=DIM, seed=6)
+    own, model = make_learned_gallery(resources, poor_photos=0.2 * poor + 1)
+    with open_engine(resources) as engine:
+
+        def read_state() -> tuple[bool, float]:
+            served = engine.registry.all()[0]
+            open_set = served.scores[model.id].open_set
+            threshold = open_set and open_set.threshold(0.05, len(own.pks))
+            return served.find_validity(model.id).is_outdated, threshold.person_distance if threshold else np.inf
+
+        wait_for(lambda: bool(engine.registry.all()), 30)
+        wait_for(lambda: read_state()[1] < np.inf and engine.registry.all()[0].find_validity(model.id) == VALID, 30)
+        _, before = read_state()
+        with monkeypatch.context() as patches:
+            patches.setattr(CalibrationSchedule, "renew_if_due", lambda *_: None)
+            own.remove(
+                [pk for number, pk in enumerate(own.pks[: PHOTOS * PEOPLE // 8]) if number % PHOTOS < PHOTOS - 1]
+            )
+            wait_for(lambda: read_state()[0], 30)
+        wait_for(lambda: not read_state()[0], 30)
+        assert read_state()[1] < 0.9 * before
 
 
 @pytest.mark.parametrize("how", ["here", "restored", "same photos"])

@@ -29,7 +29,7 @@ from ml import registry
 from ml.calibration import Calibration, ImpostorDistances, draw_impostor_pairs, sample_genuine
 from ml.distances import Distance
 from ml.errors import TooFewPairs, WrongShape
-from ml.identification.open_set import MIN_GALLERY_SHARE, VERSION, OpenSetCalibration
+from ml.identification.open_set import HELD_OUT_VERSION, MIN_GALLERY_SHARE, OpenSetCalibration
 from ml.identification.person_distance import DecisionRule
 from ml.identification.searches import GalleryPeople
 from ml.indexes import choose_candidates, measure_candidate_curve, measure_curve
@@ -194,7 +194,9 @@ def _measure_index(
     labelled_subjects, joined_people = constraints.constraints.labelled_subjects, constraints.joined_people
     joined = faces.name_labelled(labelled_subjects).join(joined_people)
     is_joined = np.isin(faces.owners, [*joined_people, *joined_people.values()])
-    probes = ProbeFaces(faces.is_named, faces.is_distractor, faces.owners, is_joined, joined.is_named)
+    probes = ProbeFaces(
+        faces.is_named, faces.is_distractor, faces.owners, is_joined, joined.is_named, with_learned=faces.is_named
+    )
     return {
         "calibration": calibration.to_dict() if calibration else None,
         "default_fmr": DEFAULT_FMR,
@@ -276,7 +278,7 @@ def _read_held_out_searches(model: Model, key: IndexKey) -> tuple[OpenSetCalibra
     is_home = key.collection not in of_others
     kept = model.provenance.get("open_set", {}).get(key.task) if is_home else of_others[key.collection]
     learned = OpenSetCalibration.from_dict(kept) if kept else None
-    return learned if learned and learned.version >= VERSION else OpenSetCalibration(DecisionRule()), is_home
+    return learned if learned and learned.version >= HELD_OUT_VERSION else OpenSetCalibration(DecisionRule()), is_home
 
 
 def _judge_by_held_out(calibration: Calibration, loaded: LoadedIndex, effect: CorrectionEffect | None) -> Calibration:

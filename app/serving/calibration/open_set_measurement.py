@@ -80,6 +80,7 @@ class ProbeFaces:
     all_named: (n,) these, those that labels name, and new faces of people from whom the model has learned otherwise.
         Such people may look farther apart than strangers do, or be of a poorer camera: searches for all of these faces
         make a threshold stricter alone
+    with_learned: (n,) faces that were enrolled with a name, those that the model has learned from too
     """
 
     is_named: Flags
@@ -87,6 +88,7 @@ class ProbeFaces:
     names: Ids
     is_joined: Flags
     all_named: Flags
+    with_learned: Flags
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,6 +161,10 @@ def measure_open_set(
     several = None if enrolled is None or learned is not None else _keep_people_with_other_faces(enrolled, people)
     newcomers = 0.0 if learned is None else _find_newcomer_share(people, probes)
     pairs = _measure_named_pairs(index, people, probes, rng) if learned is None else None
+    everybody: list[StrangerSearches] = []
+    if learned and people.is_named.sum() > 1:
+        positions = people.sample(people.is_named, limit, rng, probes.with_learned)
+        everybody = _summarise("leave-one-out", search_gallery(index, people, positions, rule), len(people.ids))
     calibration = OpenSetCalibration(
         rule,
         tuple(strangers),
@@ -166,6 +172,7 @@ def measure_open_set(
         newcomer_share=newcomers,
         left_share=left_share,
         named_pairs=pairs,
+        with_learned=next(iter(everybody), None),
     )
     return OpenSetMeasurement(calibration, several)
 

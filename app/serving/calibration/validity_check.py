@@ -139,12 +139,12 @@ def _judge(
     """Return what follows from the hubs, the searches, and how many faces there are.
 
     left: of these, how many were measured. Those who refused since count as measured
-    A model that was trained here is measured by people who were held out: a new measurement would not differ.
+    A model that was trained here is measured by people who were held out, who find the same hubs again.
     """
     is_trained_here = measured.trained_at is not None
     faces, left = faces - max(0, measured.ended), left - max(0, measured.ended)
     is_replaced = left < MIN_GALLERY_SHARE * min(measured.faces, faces)
-    is_outdated = is_replaced or (search.exceeds_rates and not is_trained_here)
+    is_outdated = is_replaced or search.exceeds_rates
     has_named = any(not owner % 2 or owner // 2 in measured.labelled for owner in hubs)
     return Validity(hubs, is_outdated, is_outdated or newcomers.exceeds_rates or (has_named and not is_trained_here))
 
