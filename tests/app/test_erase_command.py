@@ -22,8 +22,9 @@ NAME, OTHER_NAME = "ludovica-erasmus-41", "bystander-with-a-long-id"
 
 
 @pytest.fixture
-def staff(resources: Resources) -> Resources:
-    """A collection of four faces of two subjects with long names, one of which has metadata."""
+def staff(resources: Resources, monkeypatch: pytest.MonkeyPatch) -> Resources:
+    """A collection of four faces of two subjects with long names, one of which has metadata. No process serves it."""
+    monkeypatch.setattr("app.serving.reporter.MAX_REPORT_SECONDS", 0.0)
     with writing(resources.database) as session:
         collection(session, "staff")
     for n in range(4):
