@@ -87,6 +87,7 @@ class HeldShare:
         self.held.arriving.discard(self)
 
     def end(self) -> None:
+        """Hold nothing any more."""
         self.complete()
         self.held.count -= self.count
         self.count = 0
@@ -109,7 +110,7 @@ class HeldShare:
         self.count += count
 
     def give_way(self) -> None:
-        """Hold nothing any more, and refuse the request."""
+        """Lose the bytes to another, and refuse the request."""
         self.end()
         self._refusal = Busy("this body took long, and others wait for the memory that it held; try again shortly")
         if self._sender is not None:
