@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import delete, select, update
 
 from app.db.session import reading, writing
-from app.db.tables import Collection, Deployment, Embedding, Erasure, Face, StoredCompensation
+from app.db.tables import Collection, Deployment, Embedding, Erasure, Face, ModelRecord, StoredCompensation, now
 from app.enrolment.bulk_rows import insert_embeddings
 from app.galleries.erasures import FINAL
 from app.galleries.subjects import erase_faces
@@ -329,6 +329,29 @@ def test_a_model_of_no_training_has_learned_from_nobody(resources: Resources) ->
     assert not learned.is_trained_here
 
 
+def test_the_changes_of_a_copy_are_not_those_of_its_original(resources: Resources) -> None:
+    """It was restored from an older snapshot, so that its changes have lower numbers than the training."""
+    model = replace(trained_in_studio(), provenance=LEARNED | {"changes": {"studio": 1000}})
+    gallery = enrol(resources, "staff", model, range(60))
+    copied = list(gallery.pks)
+    note_copy(resources, "staff", ["studio"])
+    with writing(resources.database) as session:
+        session.execute(update(ModelRecord).values(created_at=now()))
+    enrol(resources, "studio", model, range(120, 240))
+    rows, subjects = people(40, 3, seed=3)
+    gallery.add({model.id: rows}, [f"new-{name}" for name in subjects])
+    with writing(resources.database) as session:
+        for pk, photo in zip(gallery.pks[-3:], range(120, 123), strict=True):
+            session.execute(update(Face).where(Face.pk == pk).values(image_id=f"{photo:064}"))
+        created_at = session.get_one(Collection, "staff").created_at
+    with reading(resources.database) as session:
+        key = IndexKey("staff", "identity", model.id, created_at)
+        learned = read_learned_gallery(session, resources.installation_key, model, key)
+    assert learned.learned_change == 0
+    is_learned = learned.find_learned(np.array(gallery.pks))
+    assert np.array(gallery.pks)[is_learned].tolist() == copied + gallery.pks[-3:], "these photos are in the original"
+
+
 def finish_erasures(resources: Resources) -> None:
     worker, until = Worker(resources, "default"), time.monotonic() + 30.0
     pending = select(Erasure.id).where(Erasure.state != FINAL)
@@ -342,19 +365,23 @@ def finish_erasures(resources: Resources) -> None:
 
 
 @pytest.mark.parametrize("is_final", [False, True])
-@pytest.mark.parametrize("home", ["staff", "studio"])
+@pytest.mark.parametrize("home", ["staff", "studio", "restored"])
 def test_people_who_are_enrolled_again_after_an_erasure_are_no_strangers_to_the_model_that_has_learned_from_them(
     resources: Resources, monkeypatch: pytest.MonkeyPatch, home: str, is_final: bool
 ) -> None:
-    """The same photos are recognised by the receipts, in the collection of the training and in another."""
+    """The same photos are recognised by the receipts, in the collection of the training, in a copy and in another."""
     monkeypatch.setattr("app.serving.reporter.MAX_REPORT_SECONDS", 0.0)  # no process serves them
-    model = replace(trained_in_studio(), provenance=LEARNED | {"collection": home, "changes": {home: 1}})
-    trained = enrol(resources, home, model, range(120))
+    learned_from, emptied = {"restored": ("studio", "staff")}.get(home, (home, home))
+    provenance = LEARNED | {"collection": learned_from, "changes": {learned_from: 1}}
+    model = replace(trained_in_studio(), provenance=provenance)
+    trained = enrol(resources, emptied, model, range(120))
     with writing(resources.database) as session:
-        erase_faces(session, session.get_one(Collection, home), Face.pk.in_(trained.pks))
+        if home == "restored":
+            session.get_one(Collection, emptied).copied_from = [learned_from]
+        erase_faces(session, session.get_one(Collection, emptied), Face.pk.in_(trained.pks))
     if is_final:
         finish_erasures(resources)
-    staff = trained if home == "staff" else GalleryWriter(resources, "staff").make(model)
+    staff = trained if emptied == "staff" else GalleryWriter(resources, "staff").make(model)
     rows, subjects = people(40, 3, seed=3)
     staff.add({model.id: rows}, [f"again-{name}" for name in subjects])
     with writing(resources.database) as session:

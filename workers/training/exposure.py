@@ -65,7 +65,7 @@ def trace_exposure(session: Session, model_store: ModelStore, model: str, collec
         if name in collections
     ]
     for copy in session.scalars(select(Collection).where(Collection.id.in_(collections))):
-        fits += [_read_fit_of_copy(session, part, name, copy) for part, _, name in learned if name in copy.copied_from]
+        fits += [_read_fit_of_copy(session, part, copy) for part, _, name in learned if name in copy.copied_from]
     elsewhere = tuple(dict.fromkeys(name for _, _, name in learned if name not in collections))
     return Exposure(measured_as, tuple(fits), elsewhere)
 
@@ -123,10 +123,13 @@ def _read_fit(session: Session, model: Model, holdout: Model | None, collection:
     return CollectionFit(collection, last, faces, share, change)
 
 
-def _read_fit_of_copy(session: Session, model: Model, source: str, copy: Collection) -> CollectionFit:
-    """Return the fit on a collection as one on its copy, whose faces have other numbers: as if nobody was held out."""
+def _read_fit_of_copy(session: Session, model: Model, copy: Collection) -> CollectionFit:
+    """Return the fit on a collection as one on its copy, whose faces have other numbers: as if nobody was held out.
+
+    Its changes have other numbers too, so that each removal there may be one since.
+    """
     last = _find_last_face(session, copy.id, _find_creation(session, model))
-    return CollectionFit(copy.id, last, frozenset(), 0.0, int(model.provenance["changes"][source]))
+    return CollectionFit(copy.id, last, frozenset(), 0.0, change=0)
 
 
 def _find_creation(session: Session, model: Model) -> float:

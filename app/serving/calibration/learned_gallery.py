@@ -114,7 +114,8 @@ def read_learned_gallery(
     if not own:
         faces = photos.find_faces(others)
         return LearnedGallery(faces, False, home_faces, 0 if _is_copy(session, key, len(faces)) else None)
-    learned_change = max(learned[name] for name in own)
+    learned_change = learned.get(key.collection, 0)  # the numbers of a copy are others than those of its original
+    originals = [name for name in own if name != key.collection]
     is_changed = Face.change > learned_change
     is_distractor = Face.role == DISTRACTOR
     distractors = np.union1d(photos.read_faces(is_distractor & is_changed), photos.find_faces(others, is_distractor))
@@ -126,8 +127,8 @@ def read_learned_gallery(
         return replace(all_learned, distractors=distractors)
     is_later = (Face.created_at > record.created_at) & is_changed
     later = photos.read_faces(is_later)
-    unlearned = np.setdiff1d(later, photos.find_faces(others, is_later))
-    unlearned = np.setdiff1d(unlearned, photos.find_erased(own, is_later))
+    unlearned = np.setdiff1d(later, photos.find_faces([*others, *originals], is_later))
+    unlearned = np.setdiff1d(unlearned, photos.find_erased([key.collection], is_later))
     return replace(all_learned, listed=unlearned, distractors=np.setdiff1d(distractors, unlearned, assume_unique=True))
 
 
@@ -171,7 +172,7 @@ class _LearnedPhotos:
         erased = set[str]()
         for name in collections:
             chosen = select(Erasure.contents, Erasure.targets)
-            chosen = chosen.where(Erasure.collection_id == name, Erasure.change > self.learned[name])
+            chosen = chosen.where(Erasure.collection_id == name, Erasure.change > self.learned.get(name, 0))
             for contents, targets in self.session.execute(chosen.execution_options(yield_per=1000)):
                 erased.update(contents.get("photos", ()))
                 erased.update(hash_photo(self.installation_key, photo) for photo in targets.get("images", ()))
