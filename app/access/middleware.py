@@ -100,11 +100,11 @@ class LimitedBody:
         if message["type"] == "http.request":
             try:
                 await self._check(len(message.get("body", b"")))
+                if self.share is not None and not message.get("more_body", False):
+                    self.share.complete()
             except AppError as error:
                 self.error = error
                 raise
-            if self.share is not None and not message.get("more_body", False):
-                self.share.complete()
         return message
 
     async def _check(self, size: int) -> None:

@@ -23,8 +23,12 @@ class Sender(Protocol):
     """The connection by which a body arrives."""
 
     @property
+    def is_sending(self) -> bool:
+        """Whether the body has not arrived whole. The request may wait for its turn then, or be carried out."""
+
+    @property
     def slow_since(self) -> float | None:
-        """Since when its client has sent little, by the event loop's clock; None if it has not, or the body is here."""
+        """Since when its client has sent little, by the event loop's clock; None if it has not."""
 
     def refuse(self, error: Busy) -> None:
         """Answer with this error and close the connection."""
@@ -53,7 +57,7 @@ class HeldBytes:
     def find_victim(self, newcomer: "HeldShare", count: int) -> "HeldShare | None":
         """Find the body that loses its bytes to another one, which wants so many more; None if there is none."""
         latest = asyncio.get_running_loop().time() - MIN_SLOW_SECONDS
-        others = [share for share in self.arriving if share is not newcomer and share.count]
+        others = [share for share in self.arriving if share is not newcomer and share.count and share.is_sending]
         slow = [(since, share) for share in others if (since := share.slow_since) is not None and since <= latest]
         if slow:
             return min(slow, key=lambda one: one[0])[1]
@@ -83,14 +87,21 @@ class HeldShare:
             self.held.arriving.add(self)
 
     def complete(self) -> None:
-        """Note that the whole body has arrived."""
+        """Note that the whole body was read. Raises Busy if another has taken its bytes."""
         self.held.arriving.discard(self)
+        if self._refusal is not None:
+            raise self._refusal
 
     def end(self) -> None:
         """Hold nothing any more."""
-        self.complete()
+        self.held.arriving.discard(self)
         self.held.count -= self.count
         self.count = 0
+
+    @property
+    def is_sending(self) -> bool:
+        """See `Sender.is_sending`."""
+        return self._sender is not None and self._sender.is_sending
 
     @property
     def slow_since(self) -> float | None:

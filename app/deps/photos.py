@@ -79,7 +79,6 @@ def read_photos(shape: type[PhotoBody]) -> Callable[[Request], AsyncIterator[Pho
                 body = await (_read_json if is_json else _read_form)(request, shape, share)
             except ClientDisconnect as error:
                 raise Invalid("the body ended before it was complete", code="InvalidRequest") from error
-            share.complete()
             yield body
 
     return read
@@ -103,6 +102,7 @@ async def _read_whole(request: Request, share: HeldShare) -> bytearray:
             share.end()
     if refusal is not None:
         raise refusal
+    share.complete()
     return data
 
 
@@ -121,6 +121,7 @@ async def _read_form(request: Request, shape: type[PhotoBody], share: HeldShare)
         blocks = yield_body(body)
     async with open_form(request.headers, blocks, len(shape.model_fields), share.add) as form:
         _check_repeated_fields(form, shape)
+        share.complete()
         parts = [part for part in form.getlist(FILE_PART) if isinstance(part, UploadFile)]
         share.add(sum(part.size or 0 for part in parts))
         files = [await part.read() for part in parts]

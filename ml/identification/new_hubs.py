@@ -47,6 +47,7 @@ class Level:
 
     person_distance: of people with a name, by this rule; face_distance: of faces without one
     high: the upper end of the interval of the rate; None if the threshold does not come from searches
+    named_share: of the enrolled people, how many were named when it was measured: see `find_named_share`
     """
 
     fpir: float
@@ -54,6 +55,7 @@ class Level:
     face_distance: float
     rule: DecisionRule
     high: float | None = None
+    named_share: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,12 +212,14 @@ def may_exceed_rates(newcomers: int, measured_people: int, levels: Sequence[Leve
 def surely_exceed_rates(outcomes: SearchOutcomes, levels: Sequence[Level]) -> bool:
     """Return whether strangers like all who are enrolled are surely named more often than is stated.
 
+    Who was named when the threshold was measured is named now: another photo of that person has another name.
+
     outcomes: searches for one face of each without their own faces
     """
     return any(
-        _exceeds_rate(clopper_pearson(named, len(outcomes.positions))[0], 1, 0, level)
+        clopper_pearson(named, len(outcomes.positions))[0] > max(level.high, level.named_share)
         for level in levels
-        if (named := int((outcomes.stranger <= level.person_distance).sum()))
+        if level.high is not None and (named := int((outcomes.stranger <= level.person_distance).sum()))
     )
 
 
@@ -243,4 +247,6 @@ def exceed_rates(outcomes: SearchOutcomes, new_shares: Floats, people: int, leve
 def _exceeds_rate(named_share: float, newcomers: float, measured_people: float, level: Level) -> bool:
     """named_share: of strangers like the newcomers, those who are named"""
     share = newcomers / max(1, newcomers + measured_people)
-    return level.high is not None and share * named_share + (1 - share) * level.fpir > level.high
+    if level.high is None:
+        return False
+    return share * named_share + (1 - share) * min(level.fpir, level.high) > level.high

@@ -133,12 +133,14 @@ class OpenSetCalibration:
         measured = min(enough, key=lambda s: supported[s].person_distance)
         others = [s for s in comparable if s not in enough and s.source != "distractors"]
         if any(s.source == "held-out" for s in enough):
-            mixed = self._mix_with_newcomers(supported[measured], measured, others, faces)
-            return self._heed_learned(mixed, measured, faces)
-        if not others:
-            return supported[measured]
-        compared = self._compare_with_others(supported[measured], measured, enough, others, faces)
-        return compared or self.pairs_threshold(fpir, faces, pairs, names)
+            chosen: PersonThreshold | None = self._mix_with_newcomers(supported[measured], measured, others, faces)
+        elif others:
+            chosen = self._compare_with_others(supported[measured], measured, enough, others, faces)
+        else:
+            chosen = supported[measured]
+        return (
+            self._heed_learned(chosen, measured, faces) if chosen else self.pairs_threshold(fpir, faces, pairs, names)
+        )
 
     def _compare_with_others(
         self,
@@ -203,23 +205,40 @@ class OpenSetCalibration:
     def _heed_learned(self, threshold: PersonThreshold, measured: StrangerSearches, faces: int) -> PersonThreshold:
         """Return the threshold, or a stricter one for strangers like all people of the gallery as it is.
 
-        A model keeps the people whom it has learned from farther apart than strangers. If these come nearer than people
-        held out of the training did, the gallery is another one: many have lost their good photos, as it may be.
+        A model keeps the people whom it has learned from farther apart than strangers. If these come nearer than those
+        did whom the threshold comes from, the gallery is another one: many have lost their good photos, as it may be.
+        Few such people count as the others in `_compare_with_others` do.
         """
         searches = self.with_learned
-        if searches is None or not searches.is_enough(_rate_at_measured(searches, threshold.fpir, faces)):
+        if searches is None or faces < MIN_GALLERY_SHARE * searches.gallery_faces:
             return threshold
-        nameless = threshold.nameless_distance, threshold.nameless_possible_distance
-        stricter = self._from_searches(searches, threshold.fpir, faces, nameless)
+        rate = _rate_at_measured(searches, threshold.fpir, faces)
+        is_enough, nameless = (
+            searches.is_enough(rate),
+            (threshold.nameless_distance, threshold.nameless_possible_distance),
+        )
+        own = self._from_searches(searches, threshold.fpir, faces, nameless)
+        if not searches.can_estimate(rate):
+            own = replace(own, person_distance=searches.threshold(1 / searches.people)[0])
+        shift = None if is_enough else NearnessShift.between(measured, searches)
+        shifted = [self._from_searches(measured, threshold.fpir, faces, nameless, shift)] if shift else []
+        stricter = min([own, *shifted], key=lambda t: t.person_distance)
         if stricter.person_distance >= threshold.person_distance:
             return threshold
-        return replace(
+        heeded = replace(
             threshold,
             person_distance=stricter.person_distance,
             possible_distance=min(threshold.possible_distance, stricter.possible_distance),
             low=min(stricter.low or 0.0, measured.least_share_within(stricter.person_distance)),
             high=max(threshold.high or 0.0, stricter.high or 0.0),
         )
+        return heeded if is_enough else _judge_evidence(heeded, [searches])
+
+    def find_named_share(self, distance: float) -> float:
+        """Return the share of enrolled people who were named, though as strangers, up to this person distance: the
+        upper end of its interval. Of some, another photo is enrolled under another name."""
+        searches = self.with_learned or next((s for s in self.strangers if s.source == "leave-one-out"), None)
+        return searches.greatest_share_within(distance) if searches else 0.0
 
     def _from_searches(
         self,

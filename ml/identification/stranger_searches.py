@@ -106,11 +106,19 @@ class StrangerSearches:
 
     def least_share_within(self, distance: float) -> float:
         """Return what the true share of searches up to this distance surely exceeds: the lower end of its interval."""
+        return self._interval_within(distance)[0]
+
+    def greatest_share_within(self, distance: float) -> float:
+        """Return what the true share of searches up to this distance surely does not exceed."""
+        return self._interval_within(distance)[1]
+
+    def _interval_within(self, distance: float) -> tuple[float, float]:
+        """Return the 95 % interval of the true share of searches up to this distance."""
         within = int(np.searchsorted(self.distances, distance, side="right"))
         if not within:
-            return 0.0
+            return clopper_pearson(0.0, float(self.people))
         searches = self.effective[within - 1]
-        return clopper_pearson(self.shares[within - 1] * searches, searches)[0]
+        return clopper_pearson(self.shares[within - 1] * searches, searches)
 
     def missing_people(self, share: float) -> int:
         """Estimate how many more strangers would be needed for a threshold at this share."""

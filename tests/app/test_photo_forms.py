@@ -4,8 +4,10 @@ import asyncio
 import json
 import select
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -168,6 +170,27 @@ def test_a_key_that_holds_most_of_the_memory_gives_way_to_others(
         assert post_until_read(service, 1.5, greedy)[0] == 503
         assert post_until_read(service, 20, other)[0] == 422
     wait_until(lambda: held.count == 0)
+
+
+def test_a_body_that_has_arrived_gives_way_to_none(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for one that is parsed, and is carried out."""
+    held, may_parse, parse = HeldBytes(250_000), threading.Event(), photos._parse_json
+    monkeypatch.setattr(photos, "PHOTO_BYTES", held)
+    monkeypatch.setattr(held_bytes, "MIN_SLOW_SECONDS", 0.1)
+
+    def parse_later(*args: Any) -> Any:
+        may_parse.wait(30)
+        return parse(*args)
+
+    monkeypatch.setattr(photos, "_parse_json", parse_later)
+    greedy, other = service.key("reader"), service.key("reader")
+    with ThreadPoolExecutor(2) as pool:
+        whole = [pool.submit(post_until_read, service, 0, greedy) for _ in range(2)]
+        wait_until(lambda: held.count > 200_000)
+        time.sleep(0.2)
+        assert post_until_read(service, 0.3, other)[0] == 503
+        may_parse.set()
+        assert [one.result()[0] for one in whole] == [422, 422]
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:

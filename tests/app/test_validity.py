@@ -440,6 +440,20 @@ def test_photos_near_a_distractor_that_a_label_joins_to_a_person_are_the_person_
     assert (face["matches"][0]["role"], face["matches"][0]["passes"]) == ("distractor", True)
 
 
+def test_people_with_two_names_do_not_outdate_a_threshold_that_was_measured_with_them(resources: Resources) -> None:
+    """They are nearer to each other than the tail is fitted to, from which the smallest rates come."""
+    rows, names = people(4 * PEOPLE, 2, dim=DIM, spread=0.5)
+    rows[1:6:2], names[1:6:2] = rows[0:6:2] + np.float32(0.05), [f"{name}-again" for name in names[1:6:2]]
+    gallery = GalleryWriter(resources).make(MODEL)
+    gallery.add({MODEL.id: rows}, names)
+    with open_engine(resources) as engine:
+        wait_until_measured(engine, len(gallery.pks))
+        wait_for(lambda: read_validity(engine) == VALID)
+        gallery.remove(gallery.pks[-1:])
+        wait_until_searched(engine, read_change(gallery))
+        assert not read_validity(engine).is_outdated
+
+
 @pytest.mark.parametrize("how", ["deleted", "no distractors"])
 def test_many_people_who_have_lost_the_next_person(
     resources: Resources, monkeypatch: pytest.MonkeyPatch, how: str

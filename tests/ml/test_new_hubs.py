@@ -153,3 +153,13 @@ def test_all_people_exceed_a_rate_only_if_surely_too_many_of_them_are_named() ->
     level = Level(FPIR, 1.0, 1.0, RULE, high=0.02)
     exceed = [surely_exceed_rates(make_outcomes(np.arange(300), named), [level]) for named in (0, 8, 20)]
     assert exceed == [False, False, True]
+    doubles = replace(level, high=0.003, named_share=0.03)
+    exceed = [surely_exceed_rates(make_outcomes(np.arange(300), named), [doubles]) for named in (6, 12, 30)]
+    assert exceed == [False, False, True], "some were named when it was measured, since they have another name too"
+
+
+def test_a_gallery_where_strangers_find_hardly_anybody_is_not_exceeded_by_nobody() -> None:
+    """Where most faces are distractors, fewer strangers than the rate are named."""
+    level, nobody = Level(0.05, 1.0, 1.0, RULE, high=0.03), np.empty(0, np.int64)
+    assert not exceed_rates(make_outcomes(nobody, 0), np.zeros(PEOPLE), PEOPLE, [level])
+    assert not may_exceed_rates(0, PEOPLE, [level])

@@ -221,6 +221,11 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             return self.body_stall.find_slow_since(self.received_bytes, self.loop.time())
         return None
 
+    @property
+    def is_sending(self) -> bool:
+        """Whether the body of the request that is answered has not arrived whole. See `held_bytes.Sender`."""
+        return self.running is not None and self.running.more_body
+
     def abort(self) -> None:
         """Close the connection at once."""
         self.transport.abort()

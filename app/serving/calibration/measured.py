@@ -85,11 +85,15 @@ class Measured:
         """Return what the thresholds of an index were measured of."""
         rates = sorted({scores.default_fpir, *REPORTED_FPIRS})
         limits = [(fpir, scores.person_threshold(fpir, index.state.vectors)) for fpir in rates]
+        open_set = scores.open_set
         levels = [
-            Level(fpir, limit.person_distance, limit.nameless_distance, limit.rule, limit.high)
+            Level(
+                fpir, limit.person_distance, limit.nameless_distance, limit.rule, limit.high,
+                open_set.find_named_share(limit.person_distance) if open_set else 0.0,
+            )
             for fpir, limit in limits
             if limit is not None
-        ]
+        ]  # fmt: skip
         return cls(
             scores.calibrated_at_change or 0,
             scores.calibrated_at_count,

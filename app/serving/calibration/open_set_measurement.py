@@ -162,7 +162,7 @@ def measure_open_set(
     newcomers = 0.0 if learned is None else _find_newcomer_share(people, probes)
     pairs = _measure_named_pairs(index, people, probes, rng) if learned is None else None
     everybody: list[StrangerSearches] = []
-    if learned and people.is_named.sum() > 1:
+    if learned is not None and people.is_named.sum() > 1:
         positions = people.sample(people.is_named, limit, rng, probes.with_learned)
         everybody = _summarise("leave-one-out", search_gallery(index, people, positions, rule), len(people.ids))
     calibration = OpenSetCalibration(
