@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from fastapi import Response
 from sqlalchemy import create_engine, func, select, update
@@ -31,6 +32,7 @@ from app.db.tables import (
     FaceCoordinates,
     Job,
     KeptSnapshot,
+    StoredCompensation,
     Subject,
     TrainingPolicy,
     now,
@@ -53,8 +55,10 @@ from app.snapshots.reader import check_snapshot
 from app.snapshots.reservations import RESERVATION
 from app.storage.blob_store import Blobs
 from app.storage.snapshot_folders import MANIFEST, list_snapshot_folders, locate_snapshot
+from ml.compensation import fit_compensation
 from tests.erasure_traces import OTHER, SUBJECT, find_traces, leave_traces
 from tests.lost_commits import lose_commit
+from tests.rows import people
 from tests.service import Service
 from tests.workers.test_erasing import (
     BASE,
@@ -270,6 +274,33 @@ def test_an_atlas_that_was_fitted_to_an_erased_face_is_emptied_in_snapshots(staf
             assert sorted(session.execute(kept.group_by(Atlas.pk)).all()) == [("pca", -1, 0), ("tsne", 4, 2)]
         rows.dispose()
         assert not holds(folder, axes)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_corrections_that_an_erased_face_is_part_of_are_emptied_in_snapshots(staff: Resources) -> None:
+    """From the mean of a source and the embeddings of its other faces, the erased one can be computed.
+
+    What was measured with these corrections does not hold without them, and is emptied too.
+    """
+    means = fit_compensation(people(4, 2)[0], np.repeat(["", "gate"], 4)).to_bytes()
+    with writing(staff.database) as session:
+        deployment = session.scalars(select(Deployment).where(Deployment.collection_id == "staff")).one()
+        name = {"collection_id": "staff", "task": deployment.task, "model_id": deployment.champion}
+        session.add(StoredCompensation(**name, version=1, data=means, faces={"": [2, 2], "gate": [6, 6]}))
+        deployment.measurements = {deployment.champion: {"faces": 8, "compensation": 1, "seen_share": 0.5}}
+    before = take_directly(staff, "before", "staff")
+    erasure = erase_subject(staff)
+    during = take_directly(staff, "during", "staff")
+    assert holds(before, means)
+    work_until(staff, lambda: read_state(staff, erasure) == "final")
+    for folder in (before, during):
+        assert not holds(folder, means)
+        rows = create_engine(f"sqlite:///{folder / SnapshotManifest.read(folder).rows_file}")
+        with Session(rows) as session:
+            stored = session.scalars(select(StoredCompensation)).one()
+            assert (stored.version, stored.data, stored.faces) == (2, b"", {})
+            assert session.scalars(select(Deployment.measurements)).one() == {stored.model_id: {"seen_share": 0.5}}
+        rows.dispose()
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
