@@ -11,7 +11,7 @@ from sqlalchemy import Column, Engine, Table, func, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
 from app.db.session import reading, writing
-from app.db.tables import Collection, Deployment, Face, ModelRecord, Removal, Subject, Task, Training
+from app.db.tables import Collection, Deployment, Face, ModelRecord, Removal, Subject, Task, Training, TrainingPolicy
 from app.errors import Busy, Conflict, Invalid, NotFound
 from app.queue.jobs import enqueue
 from app.queue.messages import Erase
@@ -254,6 +254,7 @@ def _plan_changes(
     """Return the function that renumbers and renames a row of this table."""
     numbered = {c.name: offsets[of] for c in table.columns if (of := _find_numbered_table(c)) in offsets}
     is_collection, is_deployment = table is Collection.__table__, table is Deployment.__table__
+    is_policy = table is TrainingPolicy.__table__
     gets_new_id = options.new_face_ids and table is Face.__table__
 
     def change(row: Row) -> Row:
@@ -264,6 +265,8 @@ def _plan_changes(
             changed["face_id"] = str(uuid4())
         if is_deployment:
             changed["measurements"] = _renumber_last_faces(row["measurements"], offsets.get(Face.__tablename__, 0))
+        if is_policy and row["collection_id"] != name:  # its candidate belongs to that collection
+            changed["last_training"] = None
         if is_collection:
             sources = [*row["copied_from"], *([row["id"]] if row["id"] != name else ())]
             changed |= {"id": name, "created_at": created_at, "copied_from": list(dict.fromkeys(sources))}
