@@ -140,7 +140,7 @@ def roll_back(
 ) -> DeploymentOut | JobOut:
     """Roll back at once, with the tasks that moved together, since enrolment keeps the previous model's embeddings.
 
-    If some are missing nevertheless, a job embeds these faces first.
+    If some are missing nevertheless, or its corrections of sources were emptied, a job embeds and measures first.
     Raises NotFound, Conflict (also if the previous model is damaged), Stale.
     """
     collection = pointers.lock_collection(session, path.collection)
@@ -148,7 +148,7 @@ def roll_back(
     why = MoveReason(caller.signature, body.reason if body else "")
     here = pointers.get_deployment(session, collection.id, path.task)
     previous, together = here.previous, [moved.task for moved in pointers.list_moved_together(session, here)]
-    if previous is None or pointers.has_all_embeddings(session, collection.id, previous, together):
+    if previous is None or pointers.can_roll_back_at_once(session, here):
         pointers.roll_back(session, collection, path.task, why)
         return describe_deployment(session, models, path, response)
     models.check(previous)

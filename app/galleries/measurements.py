@@ -1,14 +1,20 @@
-"""What was measured of a model in a deployment, as the deployment's row holds it."""
+"""What was measured of a model in a deployment: thresholds and speed, and the corrections of sources."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from sqlalchemy import ColumnElement, select
+from sqlalchemy.orm import Session
+
+from app.db.tables import Deployment, StoredCompensation
 from ml.calibration import Calibration
 from ml.identification.open_set import OpenSetCalibration
 from ml.indexes import OperatingPoint
 
 DEFAULT_FMR = 0.001
+KEPT_WITHOUT_CORRECTIONS = ("seen_share",)
+"""The part of a measurement that holds for embeddings however they are corrected."""
 
 
 @dataclass(frozen=True)
@@ -61,3 +67,36 @@ class Measurement:
             candidates=None if candidates is None else int(candidates),
             last_face=None if stored.get("last_face") is None else int(stored["last_face"]),
         )
+
+
+def forget_corrections(session: Session, collection_id: str, *conditions: ColumnElement[bool]) -> None:
+    """Empty the source compensations of a locked collection that meet these conditions, with what was measured by them.
+
+    From the means of sources, the embedding of an erased face can be computed. The version is raised rather than used
+    again, so that no index, atlas or measurement counts as made with the next one.
+    """
+    of_collection = StoredCompensation.collection_id == collection_id, StoredCompensation.data != b""
+    deployments = select(Deployment).where(Deployment.collection_id == collection_id)
+    fresh = {"populate_existing": True}
+    for stored in session.scalars(
+        select(StoredCompensation).where(*of_collection, *conditions), execution_options=fresh
+    ):
+        stored.version += 1
+        stored.data, stored.decisions, stored.faces = b"", {}, {}
+        for deployment in session.scalars(deployments.where(Deployment.task == stored.task), execution_options=fresh):
+            deployment.measurements = {
+                model: _drop_corrected(entry) if model == stored.model_id else entry
+                for model, entry in deployment.measurements.items()
+            }
+
+
+def _drop_corrected(measured: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: measured[name] for name in KEPT_WITHOUT_CORRECTIONS if name in measured}
+
+
+def is_measured_as_corrected(session: Session, deployment: Deployment, model: str) -> bool:
+    """Whether what was measured of a model was measured with its source compensation as it is now."""
+    name = (deployment.collection_id, deployment.task, model)
+    stored = session.get(StoredCompensation, name, populate_existing=True)
+    measured = deployment.measurements.get(model) or {}
+    return bool(measured.get("compensation", 0) == (stored.version if stored else 0))

@@ -2,15 +2,16 @@
 
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, delete, insert, literal, select, update
+from sqlalchemy import ColumnElement, delete, exists, insert, literal, select, update
 from sqlalchemy.orm import Session
 
 from app.db.lookups import get_collection
 from app.db.session import large_cache
 from app.db.subject_ids import list_spellings
-from app.db.tables import Collection, Face, Removal, Subject
+from app.db.tables import Collection, Deployment, Face, Removal, StoredCompensation, Subject
 from app.errors import NotFound
 from app.galleries.erasures import record_erasure
+from app.galleries.measurements import forget_corrections
 
 
 @dataclass(frozen=True)
@@ -103,4 +104,15 @@ def _erase(
         session.execute(insert(Removal).from_select(["collection_id", "face_pk", "change"], removed))
         with large_cache(session):
             session.execute(delete(Face).where(*chosen), execution_options={"synchronize_session": False})
+        _forget_unrenewed_corrections(session, collection)
     return Receipt(**erasure.contents["removed"], erasure=erasure.id, jobs=(job,))
+
+
+def _forget_unrenewed_corrections(session: Session, collection: Collection) -> None:
+    """Empty the source compensations of all models but the champions: only those of champions are measured again."""
+    is_champion = exists().where(
+        Deployment.collection_id == StoredCompensation.collection_id,
+        Deployment.task == StoredCompensation.task,
+        Deployment.champion == StoredCompensation.model_id,
+    )
+    forget_corrections(session, collection.id, ~is_champion)

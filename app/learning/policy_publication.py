@@ -26,7 +26,11 @@ def publish_if_better(session: Session, training: Training) -> Job | None:
 
     The publication goes through the gate like any other. A candidate that cannot be published waits.
     """
-    policy = session.scalar(select(TrainingPolicy).where(TrainingPolicy.last_training == training.id))
+    has_started = (
+        TrainingPolicy.last_training == training.id,
+        TrainingPolicy.collection_id == training.request["collection"],
+    )
+    policy = session.scalar(select(TrainingPolicy).where(*has_started))
     if policy is None or policy.publish != "if_better" or training.model is None:
         return None
     if not is_better(training.report, policy.task):

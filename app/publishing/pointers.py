@@ -18,11 +18,13 @@ from app.db.tables import (
     Face,
     ModelRecord,
     ShadowTotals,
+    StoredCompensation,
     Task,
     now,
 )
 from app.errors import Conflict, Invalid, NotFound, Stale
 from app.galleries.damaged_faces import is_intact
+from app.galleries.measurements import forget_corrections, is_measured_as_corrected
 from app.storage.model_cache import LBP_MODEL
 
 MAX_HISTORY_ENTRIES = 200
@@ -169,6 +171,15 @@ def list_moved_together(session: Session, deployment: Deployment) -> list[Deploy
     return list(session.scalars(together.order_by(Deployment.task).execution_options(populate_existing=True)))
 
 
+def can_roll_back_at_once(session: Session, deployment: Deployment) -> bool:
+    """Whether nothing is left to compute of the previous model, for all tasks that moved together."""
+    model, together = deployment.previous, list_moved_together(session, deployment)
+    if model is None:
+        return True
+    is_measured = all(is_measured_as_corrected(session, moved, model) for moved in together)
+    return is_measured and has_all_embeddings(session, deployment.collection_id, model, [one.task for one in together])
+
+
 def set_challenger(
     session: Session,
     collection: Collection,
@@ -217,6 +228,8 @@ def _record_move(
     }
     deployment.history = [*deployment.history, entry][-MAX_HISTORY_ENTRIES:]
     _drop_shadow_totals(session, deployment)
+    is_dropped = StoredCompensation.model_id.not_in([model for model in named if model is not None])
+    forget_corrections(session, deployment.collection_id, StoredCompensation.task == deployment.task, is_dropped)
     return deployment
 
 

@@ -11,6 +11,7 @@ from app.db.lookups import get_collection, get_model
 from app.db.tables import Deployment, Job
 from app.errors import Conflict, Invalid
 from app.galleries.external_descriptors import check_model_suits
+from app.galleries.measurements import is_measured_as_corrected
 from app.publishing import pointers
 from app.publishing.pointers import MoveReason
 from app.queue.jobs import enqueue
@@ -81,14 +82,14 @@ def _try_move_pointers(session: Session, collection_id: str, request: PublishReq
 
     A model that was just trained needs a gate: its training, which holds its job, must not wait for the collection.
     """
-    if not _need_no_gate(_read_deployments(session, collection_id, tasks), request, tasks):
+    if not _need_no_gate(session, _read_deployments(session, collection_id, tasks), request, tasks):
         return False
     collection = pointers.lock_collection(session, collection_id)
     pointers.check_version(session, collection_id, tasks[0], request.version)  # others may have moved them meanwhile
     deployments = _read_deployments(session, collection_id, tasks)
     if len(deployments) == len(tasks) and all(_is_in_place(d, request) for d in deployments):
         return True
-    if not _need_no_gate(deployments, request, tasks):
+    if not _need_no_gate(session, deployments, request, tasks):
         return False
     if not pointers.has_all_embeddings(session, collection_id, request.model, tasks):
         return False
@@ -112,11 +113,15 @@ def _is_in_place(deployment: Deployment, request: PublishRequest) -> bool:
     return named == request.model and request.model in deployment.measurements
 
 
-def _need_no_gate(deployments: Sequence[Deployment], request: PublishRequest, tasks: Sequence[str]) -> bool:
-    return len(deployments) == len(tasks) and all(_needs_no_gate(d, request) for d in deployments)
+def _need_no_gate(
+    session: Session, deployments: Sequence[Deployment], request: PublishRequest, tasks: Sequence[str]
+) -> bool:
+    return len(deployments) == len(tasks) and all(_needs_no_gate(session, d, request) for d in deployments)
 
 
-def _needs_no_gate(deployment: Deployment, request: PublishRequest) -> bool:
+def _needs_no_gate(session: Session, deployment: Deployment, request: PublishRequest) -> bool:
     """Whether the model was measured here, and needs no gate: it is to be a challenger, or it served."""
     served = request.model in (deployment.champion, deployment.previous)
-    return request.model in deployment.measurements and (request.pointer == "challenger" or served)
+    is_measured = request.model in deployment.measurements
+    is_measured = is_measured and is_measured_as_corrected(session, deployment, request.model)
+    return is_measured and (request.pointer == "challenger" or served)

@@ -7,18 +7,17 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from sqlalchemy import Column, Engine, Table, exists, func, or_, select, update
+from sqlalchemy import Column, Engine, Table, func, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
 from app.db.session import reading, writing
-from app.db.tables import Collection, Deployment, Erasure, Face, ModelRecord, Removal, Subject, Task, Training
+from app.db.tables import Collection, Deployment, Face, ModelRecord, Removal, Subject, Task, Training, TrainingPolicy
 from app.errors import Busy, Conflict, Invalid, NotFound
-from app.galleries.erasures import PENDING
 from app.queue.jobs import enqueue
 from app.queue.messages import Erase
 from app.queue.moments import find_creation_moment
 from app.snapshots.contents import find_models, list_model_folders, list_selections
-from app.snapshots.erasure import is_being_rewritten
+from app.snapshots.erasure import is_being_rewritten, list_pending_erasures, refuse_pending_erasures
 from app.snapshots.files import BLOBS
 from app.snapshots.manifest import SnapshotManifest
 from app.snapshots.reader import OpenedSnapshot, open_snapshot, refuse_unfit_rows
@@ -34,6 +33,7 @@ from app.snapshots.rows import (
 )
 from app.storage.blob_store import Blobs
 from app.storage.recognisers.component_files import list_vocabularies
+from app.storage.snapshot_folders import is_kept_folder
 
 FACES_PER_STATEMENT = 500
 NUMBERED_ELSEWHERE = {(Removal.__tablename__, "face_pk"): Face.__tablename__}
@@ -66,12 +66,15 @@ def restore_collection(
     collection: its id in the snapshot; name: its id from now on
     The collection counts as made anew: its models are measured as if they had learned from all who were not held out.
     What people have refused since in the collection of the snapshot, if it exists, holds in the restored one too.
-    Raises NotFound if the snapshot has no such collection, Conflict if the name or a face id is in use, or if the
-    collection was deleted or written to meanwhile, Invalid, and Busy if something was erased from the snapshot.
+    Raises NotFound if the snapshot has no such collection, Conflict if the name or a face id is in use, if the
+    collection was deleted or written to meanwhile, or if something is still to be erased from the snapshot, Invalid,
+    and Busy if something was erased from it.
     """
-    options = options or RestoreOptions()
+    options, is_kept = options or RestoreOptions(), is_kept_folder(home, folder)
     with open_snapshot(folder) as opened:
         models, vocabularies = _find_models(opened, collection)
+        if is_kept:
+            _refuse_pending_erasures(database, collection)
         with writing(database) as session:
             _check_free(session, opened, collection, name, options)
             models -= set(session.scalars(select(ModelRecord.id)))
@@ -89,6 +92,8 @@ def restore_collection(
                 restored = Restored(faces, files)
                 _keep_refusals(session, collection, name)
                 check_unchanged(opened)
+                if is_kept:
+                    refuse_pending_erasures(session, collection)
                 options.finish(session, restored)
         except BaseException:
             with writing(database) as session:
@@ -139,7 +144,15 @@ def _select_files(
 def _has_pending_erasures(database: Engine) -> bool:
     """Whether anything is still to be erased from kept snapshots. If not, nobody rewrites one that looks like it."""
     with reading(database) as session:
-        return bool(session.scalar(select(exists().where(Erasure.state == PENDING))))
+        return bool(list_pending_erasures(session))
+
+
+def _refuse_pending_erasures(database: Engine, collection: str) -> None:
+    """Refuse as `refuse_pending_erasures` does, once a deletion that is being carried out is committed."""
+    with writing(database) as session:
+        session.get(Collection, collection, with_for_update=True)
+    with reading(database) as session:
+        refuse_pending_erasures(session, collection)
 
 
 def list_lost_files(opened: OpenedSnapshot, home: Path, collection: str, name: str) -> set[str]:
@@ -222,7 +235,7 @@ def _reserve_numbers(session: Session, rows: Session, collection: str) -> dict[s
 def _keep_refusals(session: Session, source: str, restored: str) -> None:
     """Copy refusals of consent, and times of retention that end earlier, to the same subjects of another collection.
 
-    source: locked, if it exists, so that no refusal is recorded meanwhile
+    source: locked, if it exists, so that no refusal is recorded, and nothing is deleted, meanwhile
     """
     session.get(Collection, source, with_for_update=True)
     present = aliased(Subject)
@@ -241,6 +254,7 @@ def _plan_changes(
     """Return the function that renumbers and renames a row of this table."""
     numbered = {c.name: offsets[of] for c in table.columns if (of := _find_numbered_table(c)) in offsets}
     is_collection, is_deployment = table is Collection.__table__, table is Deployment.__table__
+    is_policy = table is TrainingPolicy.__table__
     gets_new_id = options.new_face_ids and table is Face.__table__
 
     def change(row: Row) -> Row:
@@ -251,6 +265,8 @@ def _plan_changes(
             changed["face_id"] = str(uuid4())
         if is_deployment:
             changed["measurements"] = _renumber_last_faces(row["measurements"], offsets.get(Face.__tablename__, 0))
+        if is_policy and row["collection_id"] != name:  # its candidate belongs to that collection
+            changed["last_training"] = None
         if is_collection:
             sources = [*row["copied_from"], *([row["id"]] if row["id"] != name else ())]
             changed |= {"id": name, "created_at": created_at, "copied_from": list(dict.fromkeys(sources))}

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from app.db.tables import Atlas, Collection, Face, FaceCoordinates, Subject
 from app.galleries.erased_names import ErasedNames
 from app.galleries.erasures import list_names
+from app.galleries.measurements import forget_corrections
 from app.galleries.protocol_files import scrub_live_evaluations
 from app.galleries.scrubbing import scrub_job_items, scrub_reports
 from app.snapshots.blanks import blank_members
@@ -78,7 +79,7 @@ def _delete_people(session: Session, erased: ErasedNames, people: set[int | None
     """Delete faces by their ids, and the subject; return the ids and names of the faces, and the ids of the subjects.
 
     With the subject go others who have lost all their faces by this: they were merged with it since. Atlases by PCA,
-    which were fitted to all faces, are emptied.
+    which were fitted to all faces, are emptied, and so are the corrections of sources.
     people: the pks of whose faces this erasure has deleted, to which those of these faces are added
     """
     names, called = set[str | None](), set[str | None]()
@@ -89,6 +90,7 @@ def _delete_people(session: Session, erased: ErasedNames, people: set[int | None
             names |= {face.face_id, face.external_image_id}
         session.execute(delete(Face).where(*is_erased))
     _forget_maps(session, erased.collection)
+    forget_corrections(session, erased.collection)
     if erased.subject is not None:
         for subject in session.scalars(select(Subject).where(_is_erased_subject(erased, people - {None}))).all():
             called |= {subject.id, subject.external_id}

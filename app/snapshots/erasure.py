@@ -16,9 +16,10 @@ from sqlalchemy.exc import DatabaseError
 from sqlalchemy.orm import Session
 
 from app.db.schema import read_schema_revision
-from app.db.tables import Collection, Face
-from app.errors import Busy, Invalid
+from app.db.tables import Collection, Erasure, Face
+from app.errors import Busy, Conflict, Invalid
 from app.galleries.erased_names import ErasedNames
+from app.galleries.erasures import PENDING, read_until
 from app.snapshots.erased_rows import Check, count_rows, drop_unnamed_files, erase_from_rows
 from app.snapshots.files import BLOBS
 from app.snapshots.manifest import FILES, SnapshotManifest
@@ -29,6 +30,10 @@ from app.storage.snapshot_folders import MANIFEST, delete_folder, delete_path, l
 from ml.files import hash_file
 
 REWRITTEN = "another process has rewritten the snapshot meanwhile"
+STILL_ERASING = (
+    "something was deleted in the collection of the snapshot, and is still being erased from it: restore it again once "
+    "no erasure is pending (GET /v1/erasures), or use POST /v1/snapshots/{snapshot}:restore, which waits"
+)
 
 
 @dataclass(frozen=True)
@@ -177,3 +182,22 @@ def _list_missing(rows: Engine, missing: Sequence[str]) -> list[str]:
         faces = session.execute(select(Face.collection_id, Face.image_id).distinct())
         photos = {f"{BLOBS}/{collection}/{Blobs.photo(image)}" for collection, image in faces}
     return [path for path in missing if path in photos]
+
+
+def list_pending_erasures(session: Session, collection: str | None = None) -> list[float]:
+    """List the moments of the deletions that are not yet erased from kept snapshots: see `read_until`.
+
+    collection: in which something was deleted; None: in any
+    """
+    is_there = () if collection is None else (Erasure.collection_id == collection,)
+    pending = select(Erasure).where(Erasure.state == PENDING, *is_there)
+    return [read_until(erasure) for erasure in session.scalars(pending)]
+
+
+def refuse_pending_erasures(session: Session, collection: str | None = None) -> None:
+    """Raises Conflict if something that was deleted is not yet erased from kept snapshots: a restore would undo it.
+
+    collection: locked, so that a deletion that is being carried out is committed by then
+    """
+    if list_pending_erasures(session, collection):
+        raise Conflict(STILL_ERASING)

@@ -12,6 +12,7 @@ from app.db.session import reading, writing
 from app.db.tables import Collection, Job, Key, now
 from app.errors import Conflict, Invalid
 from app.snapshots.contents import list_selections
+from app.snapshots.erasure import refuse_pending_erasures
 from app.snapshots.files import BLOBS, MODELS, RECOGNISERS
 from app.snapshots.reader import OpenedSnapshot, open_snapshot, refuse_unfit_rows
 from app.snapshots.rows import Report, Row, insert_rows, list_copied_tables, raise_sequences, read_batches
@@ -19,6 +20,7 @@ from app.storage.atomic_write import atomic_write_all
 from app.storage.blob_store import Blobs
 from app.storage.model_signatures import open_model_signer, sign_models
 from app.storage.recognisers.component_files import VOCABULARIES
+from app.storage.snapshot_folders import is_kept_folder
 from ml.files import hash_bytes, hash_file
 from ml.model import MANIFEST, SIGNATURE
 
@@ -53,12 +55,13 @@ def restore_service(database: Engine, home: Path, folder: Path, report: Report) 
     with open_snapshot(folder) as opened:
         if opened.manifest.collection is not None:
             raise Invalid(f"{folder} holds one collection; name it with --collection {opened.manifest.collection}")
+        is_kept = is_kept_folder(home, folder)
         with reading(database) as session:
-            _check_empty(session)
+            _check_empty(session, is_kept)
         files = restore_files(home, opened.read_files(report), {})
         with writing(database) as session:
             _lock_collections(session)
-            _check_empty(session)  # again: to write the files takes hours
+            _check_empty(session, is_kept)  # again: to write the files takes hours
             present = [dict(row._mapping) for row in session.execute(select(Key.__table__))]
             for table in reversed(list_copied_tables()):
                 session.execute(table.delete())
@@ -79,8 +82,13 @@ def _lock_collections(session: Session) -> None:
         session.execute(text(f"lock table {Collection.__tablename__} in share row exclusive mode"))
 
 
-def _check_empty(session: Session) -> None:
-    """Raises Conflict if there are collections."""
+def _check_empty(session: Session, is_kept: bool) -> None:
+    """Raises Conflict if there are collections, or if something is still to be erased from the snapshot.
+
+    is_kept: whether the service keeps the snapshot in its home
+    """
+    if is_kept:
+        refuse_pending_erasures(session)
     existing = session.scalar(select(Collection.id).limit(1))
     if existing is not None:
         raise Conflict(

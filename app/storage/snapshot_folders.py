@@ -53,8 +53,9 @@ def is_complete(folder: Path) -> bool:
 
 
 def is_kept_folder(home: Path, folder: Path) -> bool:
-    """Whether the folder lies where the service keeps its snapshots."""
-    return folder.resolve().is_relative_to((home / SNAPSHOT_FOLDER).resolve())
+    """Whether the folder lies where the service keeps its snapshots, or a link there leads to it."""
+    linked = {kept.resolve() for kept in list_snapshot_folders(home)}
+    return folder.resolve().is_relative_to((home / SNAPSHOT_FOLDER).resolve()) or folder.resolve() in linked
 
 
 def delete_folder(folder: Path) -> None:

@@ -5,11 +5,12 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from sqlalchemy import insert, select
 
 from app.db.session import reading, writing
-from app.db.tables import Deployment, Embedding, Job, Task
+from app.db.tables import Deployment, Embedding, Job, StoredCompensation, Task
 from app.deps import pointer_session
 from app.errors import Stale
 from app.publishing import pointers, requests
@@ -17,6 +18,7 @@ from app.publishing.pointers import MoveReason
 from app.publishing.requests import PublishRequest
 from app.serving.follower import IndexFollower
 from app.storage.model_cache import LBP_MODEL
+from ml.compensation import fit_compensation
 from tests.databases import remove_test_data
 from tests.gallery import enrol
 from tests.rows import GalleryWriter, make_model, people
@@ -122,6 +124,44 @@ def test_a_model_that_served_before_is_published_at_once(service: Service) -> No
     assert service.client.post(f"{BASE}:publish", json={"model": "m2"}).json()["version"] == 3
     answer = service.client.post(f"{BASE}:publish", json={"model": "m1"})
     assert (answer.status_code, answer.json()["champion"], answer.headers["ETag"]) == (200, "m1", '"4"')
+
+
+@on_sqlite
+def test_a_model_whose_corrections_an_erasure_emptied_is_measured_before_it_serves_again(service: Service) -> None:
+    stocked(service, "m1", "m2", "m3")
+    for model in ("m1", "m2"):
+        publish(service, model)
+    data = fit_compensation(people(4, 2)[0], np.repeat(["", "gate"], 4)).to_bytes()
+    with writing(service.resources.database) as session:
+        session.add(StoredCompensation(collection_id="c", task="identity", model_id="m1", version=1, data=data))
+        deployment = session.get_one(Deployment, IDENTITY)
+        measured = deployment.measurements["m1"] | {"compensation": 1}
+        deployment.measurements = deployment.measurements | {"m1": measured}
+    face = service.client.get("/v1/collections/c/faces").json()["faces"][0]["face_id"]
+    service.client.delete(f"/v1/collections/c/faces/{face}").raise_for_status()
+    with reading(service.resources.database) as session:
+        assert not session.get_one(Deployment, IDENTITY).measurements["m1"].keys() & {"calibration", "open_set"}
+    assert service.wait(service.client.post(f"{BASE}:rollback"))["state"] == "succeeded"
+    shown = service.client.get(BASE).json()
+    assert (shown["champion"], shown["measurements"]["m1"]["compensation"]) == ("m1", 2)
+    assert shown["measurements"]["m1"]["faces"] == 15
+
+
+@on_sqlite
+def test_corrections_of_a_model_that_leaves_the_pointers_are_emptied(service: Service) -> None:
+    """They hold means of embeddings, and are measured again only for a champion."""
+    stocked(service, "m1", "m2")
+    publish(service, "m1")
+    data = fit_compensation(people(4, 2)[0], np.repeat(["", "gate"], 4)).to_bytes()
+    with writing(service.resources.database) as session:
+        for model in ("m1", LBP_MODEL):
+            session.add(StoredCompensation(collection_id="c", task="identity", model_id=model, version=1, data=data))
+    with writing(service.resources.database) as session:
+        collection = pointers.lock_collection(session, "c")
+        pointers.move_champion(session, collection, "m2", {"identity": {"faces": 8}}, MoveReason("a test"))
+    with reading(service.resources.database) as session:
+        stored = {one.model_id: (one.version, one.data) for one in session.scalars(select(StoredCompensation))}
+    assert stored == {"m1": (1, data), LBP_MODEL: (2, b"")}
 
 
 def publish_before_the_lock(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:

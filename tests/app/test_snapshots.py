@@ -34,6 +34,7 @@ from app.db.tables import (
     Label,
     ModelRecord,
     Subject,
+    TrainingPolicy,
     now,
 )
 from app.errors import Conflict, Invalid, NotFound
@@ -262,6 +263,22 @@ def test_what_was_measured_names_the_last_face_by_its_new_number(resources: Reso
         restored = session.get_one(Deployment, ("again", "identity")).measurements
     assert last != measured["last_face"] == max(gallery.pks)
     assert (restored[MODEL.id]["last_face"], restored["m-none"]) == (last, {})
+
+
+def test_a_copy_starts_with_no_training_of_the_policy_of_its_collection(resources: Resources, tmp_path: Path) -> None:
+    """Its candidate is published in that collection. The schedule goes on, so that a copy does not train at once."""
+    GalleryWriter(resources).make(MODEL)
+    last = {"last_training": "t-1", "last_at": 5.0, "last_labels": 7, "last_change": 3}
+    with writing(resources.database) as session:
+        session.add(TrainingPolicy(collection_id="staff", task="identity", trigger="schedule", **last))
+    take(resources, tmp_path / "copy", "staff")
+    options = RestoreOptions(new_face_ids=True)
+    restore_collection(resources.database, resources.settings.home, tmp_path / "copy", "staff", "again", quiet, options)
+    with reading(resources.database) as session:
+        policies = {one.collection_id: one for one in session.scalars(select(TrainingPolicy))}
+    copied = {name: getattr(policies["again"], name) for name in last}
+    assert policies["staff"].last_training == "t-1"
+    assert copied == last | {"last_training": None}
 
 
 def _becomes_true(condition: Any, seconds: float = 90) -> bool:

@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from app.db.session import reading, writing
 from app.db.tables import Collection, Deployment, Face, StoredCompensation
 from app.deployments.service import list_deployments
+from app.galleries.subjects import erase_faces
 from app.resources import Resources
 from app.serving.compensation.renewal import count_faces, needs_renewal
 from app.serving.engine import Engine, open_engine
@@ -183,6 +184,31 @@ def test_sources_that_an_earlier_version_measured_are_measured_again(gallery: Ga
         until(is_measured)
 
 
+def test_an_erasure_empties_the_corrections_that_nobody_measures_again(gallery: GalleryWriter, rows: Rows) -> None:
+    """Only those of a champion are. The version of the others is raised, so that no measurement fits the next ones."""
+    former, dropped = (make_model(name, dim=DIM) for name in ("m-former", "m-dropped"))
+    with writing(gallery.resources.database) as session:
+        for model in (former, dropped):
+            gallery.resources.models.keep(session, model)
+        for model in (MODEL, former, dropped):
+            name = {"collection_id": "staff", "task": "identity", "model_id": model.id}
+            session.add(StoredCompensation(**name, version=3, data=b"means", decisions={"x": {}}, faces={"x": [6, 6]}))
+        deployment = session.get_one(Deployment, ("staff", "identity"))
+        measured = {"compensation": 3, "faces": 120, "seen_share": 0.5}
+        deployment.previous, deployment.measurements = former.id, {MODEL.id: measured, former.id: measured}
+    with writing(gallery.resources.database) as session:
+        collection = session.get_one(Collection, "staff")
+        assert erase_faces(session, collection, Face.pk == gallery.pks[0]).faces == 1
+    with reading(gallery.resources.database) as session:
+        stored = {one.model_id: one for one in session.scalars(select(StoredCompensation))}
+        deployment = session.get_one(Deployment, ("staff", "identity"))
+    for model in (former, dropped):
+        one = stored[model.id]
+        assert (one.version, one.data, one.decisions, one.faces) == (4, b"", {}, {})
+    assert (stored[MODEL.id].version, stored[MODEL.id].data) == (3, b"means")
+    assert deployment.measurements == {MODEL.id: measured, former.id: {"seen_share": 0.5}}
+
+
 def test_a_source_that_does_not_differ_is_left_alone(gallery: GalleryWriter, rows: Rows) -> None:
     gallery.add({MODEL.id: rows[::3]}, [None] * 40)
     set_source(gallery, gallery.pks[len(rows) :], "door")
@@ -205,6 +231,8 @@ def test_a_source_is_measured_again_when_it_grows_or_is_named() -> None:
     assert needs_renewal({}, measured)
     assert not needs_renewal({}, {})
     assert not needs_renewal({"": [100, 100], "door": [4, 0]}, {})
+    assert needs_renewal({"": [100, 0], "lobby": [1, 0]}, {"": [100, 0], "gate": [6, 6]})
+    assert not needs_renewal({"": [100, 0], "lobby": [1, 0]}, {"": [100, 0], "lobby": [4, 0]})
 
 
 def test_faces_without_a_source_are_counted_only_beside_others(gallery: GalleryWriter) -> None:

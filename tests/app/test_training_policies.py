@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from app.db.session import reading, writing
 from app.db.tables import Collection, Face, Job, Label, Training, TrainingPolicy, now
+from app.learning.policy_publication import publish_if_better
 from app.learning.training_budget import DAY_SECONDS, read_budget_use
 from app.learning.training_clock import find_next_time
 from app.learning.training_policy import count_labels, judge_policy, start_due_training
+from app.publishing.requests import PublishRequest
 from app.queue.jobs import end
 from app.resources import Resources
 from tests.gallery import enrol
@@ -269,6 +272,29 @@ def test_a_policy_that_cannot_work_is_refused(service: Service) -> None:
         answer = service.client.patch(BASE, json=body)
         assert (answer.status_code, answer.json()["code"]) == (422, code), body
     assert service.client.get(BASE).json()["version"] == 0
+
+
+def test_a_candidate_is_published_in_the_collection_of_its_training(
+    resources: Resources, faces: list[Face], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy that was restored under another name by an earlier version has a policy with the same last training."""
+    published = list[str]()
+
+    def request_publication(session: Session, collection_id: str, request: PublishRequest) -> None:
+        published.append(collection_id)
+
+    monkeypatch.setattr("app.learning.policy_publication.request_publication", request_publication)
+    report = {"tasks": {"identity": {"difference": {"mAP": {"low": 0.1}}}}}
+    with writing(resources.database) as session:
+        training = Training(request={"collection": "c"}, model="m1", report=report)
+        session.add_all([training, Collection(id="a-copy")])
+        session.flush()
+        for collection in ("a-copy", "c"):
+            policy = {"collection_id": collection, "task": "identity", "publish": "if_better"}
+            session.add(TrainingPolicy(**policy, last_training=training.id))
+            session.flush()
+        publish_if_better(session, training)
+    assert published == ["c"]
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

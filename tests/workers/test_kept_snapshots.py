@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from fastapi import Response
 from sqlalchemy import create_engine, func, select, update
@@ -31,12 +32,14 @@ from app.db.tables import (
     FaceCoordinates,
     Job,
     KeptSnapshot,
+    StoredCompensation,
     Subject,
     TrainingPolicy,
     now,
 )
 from app.deps.caller import Caller
 from app.errors import Busy, Conflict, Invalid
+from app.galleries.deletion import delete_collection
 from app.galleries.erased_names import ErasedNames
 from app.kept_snapshots import service
 from app.kept_snapshots.schemas import SnapshotIn, SnapshotOut
@@ -46,15 +49,19 @@ from app.queue.messages import ExamineGallery, RestoreSnapshot, TakeSnapshot
 from app.resources import Resources
 from app.snapshots import erasure as snapshot_erasure
 from app.snapshots.blanks import BLANKING, blank_members
+from app.snapshots.collection_restore import RestoreOptions, restore_collection
 from app.snapshots.erasure import SnapshotErasure
 from app.snapshots.files import read_files, write_files
 from app.snapshots.manifest import FILES, ROWS, SnapshotManifest
 from app.snapshots.reader import check_snapshot
 from app.snapshots.reservations import RESERVATION
+from app.snapshots.restore import restore_service
 from app.storage.blob_store import Blobs
 from app.storage.snapshot_folders import MANIFEST, list_snapshot_folders, locate_snapshot
+from ml.compensation import fit_compensation
 from tests.erasure_traces import OTHER, SUBJECT, find_traces, leave_traces
 from tests.lost_commits import lose_commit
+from tests.rows import people
 from tests.service import Service
 from tests.workers.test_erasing import (
     BASE,
@@ -270,6 +277,33 @@ def test_an_atlas_that_was_fitted_to_an_erased_face_is_emptied_in_snapshots(staf
             assert sorted(session.execute(kept.group_by(Atlas.pk)).all()) == [("pca", -1, 0), ("tsne", 4, 2)]
         rows.dispose()
         assert not holds(folder, axes)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_corrections_that_an_erased_face_is_part_of_are_emptied_in_snapshots(staff: Resources) -> None:
+    """From the mean of a source and the embeddings of its other faces, the erased one can be computed.
+
+    What was measured with these corrections does not hold without them, and is emptied too.
+    """
+    means = fit_compensation(people(4, 2)[0], np.repeat(["", "gate"], 4)).to_bytes()
+    with writing(staff.database) as session:
+        deployment = session.scalars(select(Deployment).where(Deployment.collection_id == "staff")).one()
+        name = {"collection_id": "staff", "task": deployment.task, "model_id": deployment.champion}
+        session.add(StoredCompensation(**name, version=1, data=means, faces={"": [2, 2], "gate": [6, 6]}))
+        deployment.measurements = {deployment.champion: {"faces": 8, "compensation": 1, "seen_share": 0.5}}
+    before = take_directly(staff, "before", "staff")
+    erasure = erase_subject(staff)
+    during = take_directly(staff, "during", "staff")
+    assert holds(before, means)
+    work_until(staff, lambda: read_state(staff, erasure) == "final")
+    for folder in (before, during):
+        assert not holds(folder, means)
+        rows = create_engine(f"sqlite:///{folder / SnapshotManifest.read(folder).rows_file}")
+        with Session(rows) as session:
+            stored = session.scalars(select(StoredCompensation)).one()
+            assert (stored.version, stored.data, stored.faces) == (2, b"", {})
+            assert session.scalars(select(Deployment.measurements)).one() == {stored.model_id: {"seen_share": 0.5}}
+        rows.dispose()
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -577,6 +611,61 @@ def test_what_is_deleted_during_a_restore_does_not_come_back(staff: Resources) -
     work_until(staff, lambda: read_state(staff, erasures[0]) == "final")
     with reading(staff.database) as session:
         assert session.get(Collection, "copy") is None
+
+
+def run_restore(resources: Resources, folder: Path, *options: str) -> tuple[int, str]:
+    """Run `likeness restore`. Returns its exit status, and what it printed."""
+    settings = resources.settings
+    environment = {"LIKENESS_HOME": str(settings.home), "LIKENESS_DATABASE_URL": settings.database_url}
+    ended = CliRunner().invoke(app, ["restore", str(folder), *options], env=environment)
+    return ended.exit_code, ended.output
+
+
+@pytest.mark.parametrize("is_linked", [False, True])
+def test_the_command_restores_nobody_who_is_still_to_be_erased_from_a_kept_snapshot(
+    staff: Resources, tmp_path: Path, is_linked: bool
+) -> None:
+    folder = take_directly(staff, "kept")
+    if is_linked:
+        folder.rename(tmp_path / "elsewhere")
+        folder.symlink_to(tmp_path / "elsewhere")
+    erasure = erase_subject(staff)
+    options = ("--collection", "staff", "--as", "copy", "--new-face-ids")
+    status, printed = run_restore(staff, folder, *options)
+    assert (status, "was deleted in the collection of the snapshot" in printed) == (1, True), printed
+    with reading(staff.database) as session:
+        assert session.get(Collection, "copy") is None
+    work_until(staff, lambda: read_state(staff, erasure) == "final")
+    assert run_restore(staff, folder, *options)[0] == 0
+    with reading(staff.database) as session:
+        assert session.scalar(select(func.count()).where(Face.collection_id == "copy")) == 2
+
+
+def test_the_command_restores_nobody_who_is_deleted_meanwhile_from_a_kept_snapshot(staff: Resources) -> None:
+    folder, erasures = take_directly(staff, "kept"), list[str]()
+
+    def report(step: str, done: int, total: int | None) -> None:
+        if not erasures:
+            erasures.append(erase_subject(staff))
+
+    home, options = staff.settings.home, RestoreOptions(new_face_ids=True)
+    with pytest.raises(Conflict, match="was deleted in the collection of the snapshot"):
+        restore_collection(staff.database, home, folder, "staff", "copy", report, options)
+    work_until(staff, lambda: read_state(staff, erasures[0]) == "final")
+    with reading(staff.database) as session:
+        assert session.get(Collection, "copy") is None
+
+
+def test_a_whole_kept_snapshot_is_not_restored_while_a_deleted_collection_is_to_be_erased_from_it(
+    staff: Resources,
+) -> None:
+    """The only one was deleted, so that nothing but the snapshot is left of it."""
+    folder = take_directly(staff, "kept")
+    with writing(staff.database) as session:
+        erasure = delete_collection(session, session.get_one(Collection, "staff")).id
+    with pytest.raises(Conflict, match="was deleted in the collection of the snapshot"):
+        restore_service(staff.database, staff.settings.home, folder, quiet)
+    work_until(staff, lambda: read_state(staff, erasure) == "final")
 
 
 WRITTEN: dict[str, Callable[[Session], object]] = {

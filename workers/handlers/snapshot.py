@@ -4,15 +4,14 @@ import time
 from contextlib import ExitStack
 from typing import Any
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.db.session import reading, writing
-from app.db.tables import Collection, Erasure, Job, KeptSnapshot, now
+from app.db.tables import Collection, Job, KeptSnapshot, now
 from app.errors import AppError, Conflict, NotFound, OutcomeUnknown
-from app.galleries.erasures import PENDING, read_until
 from app.queue.messages import RestoreSnapshot, TakeSnapshot
 from app.snapshots.collection_restore import RestoreOptions, restore_collection
+from app.snapshots.erasure import STILL_ERASING, list_pending_erasures
 from app.snapshots.manifest import SnapshotManifest
 from app.snapshots.reservations import keep_others_out
 from app.snapshots.restore import Restored
@@ -31,7 +30,6 @@ from workers.erasing.unfinished_restores import remove_restored
 
 PROGRESS_SECONDS = 0.5
 RETRY_SECONDS = 2.0
-ERASED_MEANWHILE = "something was deleted in the collection of the snapshot during the restore; restore it again"
 
 
 def take_snapshot(message: TakeSnapshot, context: JobContext) -> dict[str, Any]:
@@ -112,8 +110,6 @@ def _restore(message: RestoreSnapshot, context: JobContext) -> Restored:
         job = session.get_one(Job, context.job_id, with_for_update=True)
         if job.cancel:
             raise Interrupted
-        if _list_pending_erasures(session, message.source):
-            raise Conflict(ERASED_MEANWHILE)
         job.result = _describe(message, restored)
 
     options = RestoreOptions(message.new_face_ids, finish)
@@ -138,18 +134,12 @@ def _wait_for_erasures(message: RestoreSnapshot, context: JobContext) -> None:
     with writing(database) as session:  # a deletion that is being carried out is committed by then
         session.get(Collection, message.source, with_for_update=True)
     with reading(database) as session:
-        pending = _list_pending_erasures(session, message.source)
+        pending = list_pending_erasures(session, message.source)
         started_at = session.get_one(Job, context.job_id).started_at
     if started_at is not None and any(until >= started_at for until in pending):
-        raise Conflict(ERASED_MEANWHILE)
+        raise Conflict(STILL_ERASING)
     if pending:
         raise Later(RETRY_SECONDS)
-
-
-def _list_pending_erasures(session: Session, collection: str) -> list[float]:
-    """List the moments of the deletions that are not yet erased from kept snapshots: see `read_until`."""
-    pending = select(Erasure).where(Erasure.collection_id == collection, Erasure.state == PENDING)
-    return [read_until(erasure) for erasure in session.scalars(pending)]
 
 
 def _describe(message: RestoreSnapshot, restored: Restored) -> dict[str, Any]:

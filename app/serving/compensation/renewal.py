@@ -106,7 +106,8 @@ def needs_renewal(counts: FaceCounts, measured: Mapping[str, list[int]]) -> bool
     """Whether the faces or the names of a source have changed enough since the last measurement."""
     if not counts:
         return any(faces for faces, _ in measured.values())
-    if all(faces < MIN_FACES_TO_CORRECT for source, (faces, _) in counts.items() if source != NO_SOURCE):
+    known = [*counts.items(), *measured.items()]
+    if all(faces < MIN_FACES_TO_CORRECT for source, (faces, _) in known if source != NO_SOURCE):
         return False
     pairs = ((counts.get(source, [0, 0]), measured.get(source, [0, 0])) for source in counts.keys() | measured.keys())
     return any(
