@@ -332,7 +332,9 @@ class DeploymentSync:
         scores = Scores.of(measured, index.model, served.task, fpir)
         if (measured or {}).get("compensation", 0) == index.key.compensation:
             return scores
-        return replace(scores, calibrated_at_count=0) if kept is None else replace(kept, default_fpir=fpir)
+        if kept is not None:
+            return replace(kept, default_fpir=fpir)
+        return replace(scores, calibrated_at_count=0, is_superseded=bool(measured))
 
     def _preload_models(self, session: Session, row: DeploymentRow) -> None:
         """Keep the previous model's index loaded for a roll back, and those of models that requests named recently."""
