@@ -1,4 +1,4 @@
-"""Keep atlases up to date: find those that their gallery has left behind, and enqueue their update."""
+"""Keep atlases up to date: find those that their gallery or their job has left behind, and enqueue their update."""
 
 from sqlalchemy import Select, func, or_, select
 from sqlalchemy.orm import Session
@@ -12,22 +12,35 @@ RETRY_SECONDS = 3_600.0
 
 
 def list_outdated_atlases(session: Session) -> list[Atlas]:
-    """List the atlases that another model, another source compensation or other faces have left behind."""
-    return list(session.scalars(_select_outdated_atlases()))
+    """List the atlases that another model, another source compensation or other faces have left behind.
+
+    Of a deployment without a finished atlas, the newest one is listed: an update deletes what is not being drawn.
+    """
+    return [*session.scalars(_select_outdated_atlases()), *session.scalars(_select_unfinished_atlases())]
 
 
 def enqueue_update(session: Session, atlas: Atlas) -> bool:
-    """Enqueue an update of an atlas, unless one is on its way. Returns whether it was enqueued."""
+    """Enqueue an update of an atlas, unless it is being drawn. Returns whether it was enqueued."""
     update = DrawAtlas(
         collection=atlas.collection_id, task=atlas.task, method=atlas.method, seed=atlas.seed, only_update=True
     )  # fmt: skip
     last = session.scalar(select(Job).where(Job.lock == update.lock).order_by(Job.id.desc()).limit(1))
-    has_failed = last is not None and last.state in ("failed", "cancelled")
-    is_recent = last is not None and 0 <= now() - (last.finished_at or 0.0) < RETRY_SECONDS
-    if last is not None and (last.state in LIVE_STATES or (has_failed and is_recent)):
+    if last is not None and (last.state in LIVE_STATES or _has_failed_lately(last)):
         return False
     enqueue(session, update)
     return True
+
+
+def _has_failed_lately(job: Job) -> bool:
+    """Whether a job is an update that failed or was cancelled within `RETRY_SECONDS`."""
+    has_failed = bool(job.body.get("only_update")) and job.state in ("failed", "cancelled")
+    return has_failed and 0 <= now() - (job.finished_at or 0.0) < RETRY_SECONDS
+
+
+def _select_unfinished_atlases() -> Select[Atlas]:
+    newest = select(func.max(Atlas.pk)).group_by(Atlas.collection_id, Atlas.task)
+    unfinished = newest.having(func.count(Atlas.finished_at) == 0)
+    return select(Atlas).where(Atlas.pk.in_(unfinished)).order_by(Atlas.pk)
 
 
 def _select_outdated_atlases() -> Select[Atlas]:

@@ -279,8 +279,8 @@ class DeploymentSync:
     def _update_index(self, session: Session, index: LoadedIndex, change: int) -> None:
         """Bring an index to the collection's last change, unless it is being saved.
 
-        An index that disagrees with its table, or has outgrown its cells, is rebuilt and replaced. While vectors are
-        imported, cells wait: they would be outgrown again soon.
+        An index that disagrees with its table, keeps values of lost rows, or has outgrown its cells, is rebuilt and
+        replaced. While vectors are imported, cells wait: they would be outgrown again soon.
         """
         if index.state.change != change or index.comparison_due:
             if not index.update_lock.acquire(blocking=False):
@@ -290,7 +290,8 @@ class DeploymentSync:
             finally:
                 index.update_lock.release()
             self.registry.announce()
-        if index.is_stale or (index.has_outgrown_cells() and not is_importing_vectors(session, index.key.collection)):
+        is_urgent = index.is_stale or index.index.has_lost_rows()
+        if is_urgent or (index.has_outgrown_cells() and not is_importing_vectors(session, index.key.collection)):
             rebuilt = self.tasks.result(("build", index.key), partial(self.loader.rebuild, index))
             served = self.registry.get((index.key.collection, index.key.task))
             if rebuilt is not None and served is not None:
@@ -331,7 +332,9 @@ class DeploymentSync:
         scores = Scores.of(measured, index.model, served.task, fpir)
         if (measured or {}).get("compensation", 0) == index.key.compensation:
             return scores
-        return Scores.of(None, index.model, served.task, fpir) if kept is None else replace(kept, default_fpir=fpir)
+        if kept is not None:
+            return replace(kept, default_fpir=fpir)
+        return replace(Scores.of(None, index.model, served.task, fpir), is_superseded=bool(measured))
 
     def _preload_models(self, session: Session, row: DeploymentRow) -> None:
         """Keep the previous model's index loaded for a roll back, and those of models that requests named recently."""

@@ -126,6 +126,8 @@ class LoadedIndex:
         self.person_templates = {}
 
     def has_outgrown_cells(self) -> bool:
-        """Whether a rebuild is due, and enough faces have come or gone for a rebuild to help."""
+        """Whether a rebuild is due: enough faces have come or gone for it to help, or it holds values of those gone."""
+        if self.index.has_lost_rows():
+            return True
         changed = max(abs(self.state.vectors - self.built_with), self.removed_count)
         return changed > REBUILD_SIZE_RATIO * self.built_with and self.index.needs_rebuild()

@@ -29,8 +29,9 @@ class Scores:
 
     calibration: of this gallery (see `gallery_calibration.measure_gallery`), otherwise the model's own; None: there are
         no similarities, and nothing passes or fails
-    calibrated_at_count: the number of faces in the gallery when it was calibrated; 0 if it was not, or if an older
-        version did it, which stored no confidence intervals or searched for too few of the next people
+    calibrated_at_count: the number of faces in the gallery when it was calibrated; 0 if it was not, or is superseded
+    is_superseded: whether it is to be calibrated anew, however few faces there are: an older version did it, which
+        stored no confidence intervals or searched for too few of the next people, or it holds for other embeddings
     calibrated_at_named_count: of these, the faces with a name, by labels too; None: not known
     calibrated_at_labelled_count: of these, the faces that only labels name
     calibrated_at_refused_count, calibrated_at_joined_count: see `Measurement.refused_faces` and `joined_people`
@@ -49,6 +50,7 @@ class Scores:
     calibration: Calibration | None = None
     default_fmr: float = DEFAULT_FMR
     calibrated_at_count: int = 0
+    is_superseded: bool = False
     calibrated_at_named_count: int | None = None
     calibrated_at_labelled_count: int = 0
     calibrated_at_refused_count: int = 0
@@ -76,12 +78,14 @@ class Scores:
         """Read what `gallery_calibration.measure_gallery` stored; None means that nothing was measured here."""
         measured = Measurement.from_dict(stored or {})
         own, open_set = measured.calibration, measured.open_set
-        is_outdated = (own and not own.impostors.effective) or (open_set and open_set.version < VERSION)
+        has_no_intervals = own is not None and not own.impostors.effective
+        is_superseded = has_no_intervals or (open_set is not None and open_set.version < VERSION)
         return cls(
             metric=model.metric,
             calibration=own or model.calibrations.get(task),
             default_fmr=measured.default_fmr,
-            calibrated_at_count=0 if is_outdated else measured.faces,
+            calibrated_at_count=0 if is_superseded else measured.faces,
+            is_superseded=is_superseded,
             calibrated_at_named_count=measured.named_faces,
             calibrated_at_labelled_count=measured.labelled_faces,
             calibrated_at_refused_count=measured.refused_faces,

@@ -130,6 +130,12 @@ class Index(Protocol):
     def needs_rebuild(self) -> bool:
         """Whether the index has outgrown its cells or they are unbalanced, so that a new build would help."""
 
+    def has_lost_rows(self) -> bool:
+        """Whether it keeps values fitted to rows of which so many are removed that they may be computed from these.
+
+        It needs a rebuild then, however large it is.
+        """
+
     def finish_build(self) -> None:
         """Wait until all added vectors can be searched, and take the present size as the size it was built for."""
 
@@ -176,6 +182,10 @@ class LocalIndex(ABC):
     def needs_rebuild(self) -> bool:
         """Whether a new build would help. See `Index.needs_rebuild`."""
 
+    def has_lost_rows(self) -> bool:
+        """See `Index.has_lost_rows`."""
+        return False
+
     @abstractmethod
     def finish_build(self) -> None:
         """Take the present size as the size the index was built for. See `Index.finish_build`."""
@@ -186,13 +196,17 @@ class LocalIndex(ABC):
     @abstractmethod
     def _search(self, queries: Rows, k: int, m: int, allowed: Ids | None) -> Neighbours: ...
 
+    def _take_out(self, ids: Ids) -> None:
+        """Take those of (n,) ids out that are present, since other rows replace theirs."""
+        self.remove(ids)
+
     def add(self, ids: Ids, rows: Rows) -> None:
         """Add (n, dim) vectors under (n,) ids; an id that is present is replaced. Raises WrongShape, NotFinite."""
         self._check(rows)
         if ids.shape != (len(rows),) or len(np.unique(ids)) != len(ids) or (ids < 0).any():
             raise WrongShape("ids", f"{len(rows)} different numbers from 0 up", ids.shape)
         if len(rows):
-            self.remove(ids)
+            self._take_out(ids)
             self._add(ids.astype(np.int64), np.ascontiguousarray(rows, np.float32))
 
     def search(

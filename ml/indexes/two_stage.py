@@ -131,11 +131,16 @@ class TwoStageIndex(LocalIndex):
     def needs_rebuild(self) -> bool:
         """Whether it has outgrown its cells, they are unbalanced, it has no codes and would gain by them, or many rows
         were removed that its codes are fitted to."""
-        if self._lists is not None and self._removed > MAX_REMOVED_SHARE * self.trained_on:
+        if self.has_lost_rows():
             return True
         if self._lists is None or self.cells == 1:
             return len(self) > MAX_FLAT_FACES
         return bool(len(self)) and has_outgrown(self._lists.sizes, self.trained_on, self.trained_imbalance)
+
+    def has_lost_rows(self) -> bool:
+        """Whether more rows were removed since the build than `MAX_REMOVED_SHARE` of those that its codes are fitted
+        to. Rows that were replaced do not count: their faces are still here."""
+        return self._lists is not None and self._removed > MAX_REMOVED_SHARE * self.trained_on
 
     def finish_build(self) -> None:
         """Take the present size as the size the cells were made for."""
@@ -143,8 +148,12 @@ class TwoStageIndex(LocalIndex):
 
     def remove(self, ids: Ids) -> None:
         """Remove these (n,) ids; ids that are not present are ignored. An index that is empty then has no cells."""
+        before = len(self)
+        self._take_out(ids)
+        self._removed += before - len(self)
+
+    def _take_out(self, ids: Ids) -> None:
         slots = self._store.remove(ids)
-        self._removed += len(slots)
         if not len(self):
             self._lists = None
         elif self._lists is not None and len(slots):

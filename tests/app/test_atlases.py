@@ -17,7 +17,7 @@ from app.atlases.service import _read_coordinates, count_faces, describe_atlas, 
 from app.atlases.window import WindowEdges
 from app.cli.main import app
 from app.db.session import reading, writing
-from app.db.tables import Atlas, Collection, Face, FaceCoordinates, Job
+from app.db.tables import Atlas, Collection, Face, FaceCoordinates, Job, now
 from app.errors import Busy
 from app.galleries.atlas_updates import enqueue_update, list_outdated_atlases
 from app.queue.messages import DrawAtlas
@@ -330,6 +330,52 @@ def test_an_interrupted_drawing_is_not_shown_and_leaves_nothing(
     with reading(service.resources.database) as session:
         assert session.scalar(select(func.count()).select_from(Atlas)) == 1
         assert session.scalar(select(func.count()).select_from(FaceCoordinates)) == 48
+
+
+@on_sqlite
+@pytest.mark.parametrize("state", ["failed", "cancelled"])
+def test_a_first_drawing_that_ends_early_leaves_no_axes_and_no_places(
+    service: Service, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    """From either, and from the embeddings that are left, those of somebody who is erased later could be computed."""
+    make_gallery(service)
+    message = DrawAtlas(collection="staff", task="identity", method="pca")
+    with writing(service.resources.database) as session:
+        row = Job(kind=message.kind, body=message.model_dump(), queue="training", lock=message.lock, state="running")
+        row.worker, row.lease_until = "test", now() + 60
+        session.add(row)
+    context = JobContext(row.id, "test", service.resources)
+
+    def store_and_stop(*arguments: Any) -> int:
+        atlas_store.store_coordinates(*arguments)
+        raise Interrupted
+
+    with monkeypatch.context() as patch:
+        patch.setattr("workers.handlers.draw_atlas.store_coordinates", store_and_stop)
+        with pytest.raises(Interrupted):
+            draw_deployment_atlas(message, context)
+    with writing(service.resources.database) as session:
+        assert session.scalars(select(Atlas.projection)).all() == [b""]
+        assert enqueue_updates(session) == 0, "it is being drawn"
+        job = session.get_one(Job, row.id)
+        job.state, job.finished_at = state, now()
+    service.client.delete("/v1/collections/staff/subjects/p001").raise_for_status()
+    assert update_atlas(service) == {}
+    with writing(service.resources.database) as session:
+        for table in (Atlas, FaceCoordinates):
+            assert session.scalar(select(func.count()).select_from(table)) == 0
+        assert enqueue_updates(session) == 0
+
+
+@on_sqlite
+def test_an_update_does_not_wait_where_only_a_drawing_was_cancelled(service: Service) -> None:
+    """The finished atlas keeps axes that were fitted to an erased face."""
+    _, _, faces = make_gallery(service)
+    draw(service)
+    with writing(service.resources.database) as session:
+        session.execute(update(Job).where(Job.kind == DrawAtlas.kind).values(state="cancelled"))
+    service.client.delete(f"/v1/collections/staff/faces/{faces[0]}").raise_for_status()
+    assert update_atlas(service)["fitted"]
 
 
 @on_sqlite

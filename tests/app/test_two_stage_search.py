@@ -16,11 +16,13 @@ from app.errors import Busy
 from app.resources import Resources
 from app.search.criteria import choose_effort
 from app.search.params import SearchParams
-from app.serving import index_builder, index_snapshots
+from app.serving import deployment_sync, index_builder, index_snapshots
 from app.serving.calibration import gallery_calibration
 from app.serving.deployments import SearchEffort, ServedModel
 from app.serving.engine import Engine, open_engine
+from app.serving.index_builder import IndexKey
 from app.serving.index_snapshots import SnapshotStore
+from app.serving.loaded_index import LoadedIndex
 from ml.distances.averaged import Averaged
 from ml.embedders.l2 import L2
 from ml.indexes.two_stage import TwoStageIndex
@@ -132,6 +134,34 @@ def test_an_index_whose_snapshot_cannot_be_deleted_goes_on_without_erased_faces(
         with pytest.raises(OSError, match="read-only"):
             engine.follower.snapshots.delete_erased("staff", -1.0, 0)
         monkeypatch.undo()
+
+
+def test_faces_that_are_gone_count_across_restarts_until_an_index_is_built_anew(tmp_path: Path) -> None:
+    key, store = IndexKey("staff", "identity", MODEL.id, 0.0), SnapshotStore(tmp_path)
+    index, ids = TwoStageIndex(8, p=16), np.arange(5_000)
+    index.add(ids, np.random.default_rng(0).normal(size=(5_000, 8)).astype("f4"))
+    index.finish_build()
+    first = LoadedIndex(key, MODEL, index, 0)
+    first.apply(ids[:450], (), 1)
+    assert not first.has_outgrown_cells()
+    store.save(key, first.index, 1, "")
+    saved = store.load(key, "cpu")
+    assert saved is not None
+    again = LoadedIndex(key, MODEL, saved.index, saved.change)
+    again.apply(ids[450:550], (), 2)
+    assert again.has_outgrown_cells()
+
+
+def test_an_import_of_vectors_does_not_hold_back_an_index_that_many_faces_have_left(
+    gallery: GalleryWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deployment_sync, "is_importing_vectors", lambda *_: True)
+    with open_engine(gallery.resources) as engine:
+        until(lambda: is_current(engine, gallery), seconds=60)
+        former = engine.registry.all()[0].champion
+        gallery.remove(gallery.pks[: len(gallery.pks) // 10 + 1])
+        until(lambda: engine.registry.all()[0].champion is not former, seconds=60)
+        assert not engine.registry.all()[0].champion.has_outgrown_cells()
 
 
 def test_a_model_keeps_its_index_on_disk(gallery: GalleryWriter) -> None:

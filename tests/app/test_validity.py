@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -32,7 +33,7 @@ from ml.calibration import Calibration
 from ml.distances import EUCLIDEAN
 from ml.identification import searches
 from ml.identification.new_hubs import NewHubs
-from ml.identification.open_set import OpenSetCalibration
+from ml.identification.open_set import VERSION, OpenSetCalibration
 from ml.identification.person_distance import DecisionRule
 from ml.identification.stranger_searches import StrangerSearches
 from ml.model import Model
@@ -572,6 +573,35 @@ def test_a_gallery_of_less_than_100_faces_does_not_keep_the_threshold_of_a_large
     measured = engine.registry.all()[0].scores[MODEL.id].open_set
     assert measured is not None
     assert [searches.gallery_faces for searches in measured.strangers] == [len(gallery.pks)]
+
+
+@pytest.mark.parametrize("left", [30, 0])
+@pytest.mark.parametrize("by", ["an earlier version", "another compensation"])
+def test_a_small_gallery_is_measured_anew_once_its_measurement_is_superseded(
+    resources: Resources, by: str, left: int
+) -> None:
+    gallery, (rows, names) = GalleryWriter(resources).make(MODEL), people(30, PHOTOS, dim=DIM, spread=0.5)
+    gallery.add({MODEL.id: rows}, names)
+    measure(gallery, MODEL.id)
+    old = read_measurement(resources)
+    if by == "an earlier version":
+        old["open_set"]["calibration"]["version"] = VERSION - 1
+    else:
+        old["compensation"] = 3
+    with writing(resources.database) as session:
+        session.get_one(Deployment, ("staff", "identity")).measurements = {MODEL.id: old}
+    gallery.remove(gallery.pks[left * PHOTOS :])
+    with open_engine(resources) as engine:
+        wait_for(lambda: read_measurement(resources) != old, 20)
+        wait_until_measured(engine, left * PHOTOS)
+    new = read_measurement(resources)
+    assert (new["faces"], new["compensation"]) == (left * PHOTOS, 0)
+    assert new["open_set"]["calibration"]["version"] == VERSION
+
+
+def read_measurement(resources: Resources) -> dict[str, Any]:
+    with reading(resources.database) as session:
+        return deepcopy(session.get_one(Deployment, ("staff", "identity")).measurements[MODEL.id])
 
 
 def test_when_a_small_gallery_is_measured_again() -> None:

@@ -232,6 +232,16 @@ def test_it_is_rebuilt_when_many_of_the_faces_were_removed_that_its_codes_are_fi
     assert not again.needs_rebuild()
 
 
+def test_faces_that_are_only_changed_do_not_count_as_removed() -> None:
+    index, ids, rows = make_index()
+    index.add(ids[: COUNT // 2], rows[: COUNT // 2] + 0.01)
+    assert not index.needs_rebuild()
+    index.remove(ids[: COUNT // 10])
+    assert not index.has_lost_rows()
+    index.remove(ids[COUNT // 10 : COUNT // 10 + 1])
+    assert index.has_lost_rows()
+
+
 @pytest.mark.parametrize("dim", [1, 3, 7, 129])
 def test_embeddings_of_any_width_have_codes(dim: int) -> None:
     rows = faces(1200, 0, dim)

@@ -1,4 +1,4 @@
-"""Store atlases and coordinates, a part in each transaction. Only a finished atlas is shown."""
+"""Store atlases and coordinates, a part in each transaction. Only a finished atlas is shown, and has a projection."""
 
 import numpy as np
 from sqlalchemy import delete, insert, select
@@ -35,8 +35,7 @@ def begin_atlas(gallery: AtlasGallery, fitted: FittedAtlas, method: MapMethod, s
         atlas = Atlas(
             collection_id=gallery.key.collection, task=gallery.key.task, model_id=gallery.key.model_id,
             version=gallery.version, compensation=gallery.compensation.version, method=method, seed=seed,
-            projection=fitted.projection, measurements=fitted.measurements, fitted_faces=len(gallery.pks),
-            change=gallery.change,
+            measurements=fitted.measurements, fitted_faces=len(gallery.pks), change=gallery.change,
         )  # fmt: skip
         session.add(atlas)
         session.flush()
@@ -68,14 +67,15 @@ def store_coordinates(gallery: AtlasGallery, atlas_pk: int, pks: Ids, coordinate
         return len(rows)
 
 
-def finish_atlas(gallery: AtlasGallery, atlas_pk: int) -> None:
-    """Show an atlas, as it stands at the gallery's change. Raises NotFound."""
+def finish_atlas(gallery: AtlasGallery, atlas_pk: int, fitted: FittedAtlas) -> None:
+    """Show an atlas, as it stands at the gallery's change, and store its projection. Raises NotFound."""
     with writing(gallery.resources.database) as session:
         _lock_collection(session, gallery)
         atlas = session.get(Atlas, atlas_pk)
         if atlas is None:
             raise NotFound("the atlas was deleted while it was drawn")
         atlas.change, atlas.version, atlas.finished_at = gallery.change, gallery.version, now()
+        atlas.projection = fitted.projection
 
 
 def delete_other_atlases(resources: Resources, collection: str, task: str, kept: int | None) -> None:

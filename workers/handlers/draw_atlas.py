@@ -30,14 +30,15 @@ def draw_deployment_atlas(message: DrawAtlas, context: JobContext) -> dict[str, 
     """Draw an atlas, or update one, and return {"method", "model", "faces", "placed", "fitted"} and its measurements.
 
     faces: in the gallery; placed: by this job; fitted: whether the map is a new one
-    A second run starts from what the first one finished. An update of an atlas that was deleted does nothing. One
-    that finds nothing to map deletes the atlas, which sums up the faces that were there.
+    A second run starts from what the first one finished. An update that finds no finished atlas only deletes
+    unfinished ones. One that finds nothing to map deletes the atlas, which sums up the faces that were there.
     Raises NotFound, Conflict (NothingToMap), Interrupted, ml.Corrupt, ml.Unavailable.
     """
-    gallery = read_atlas_gallery(context.resources, message.collection, message.task)
     atlas = find_finished_atlas(context.resources, message.collection, message.task)
     if message.only_update and atlas is None:
+        delete_other_atlases(context.resources, message.collection, message.task, None)
         return {}
+    gallery = read_atlas_gallery(context.resources, message.collection, message.task)
     with report_progress(context) as reporter:
         if message.only_update and atlas is not None and suits_gallery(atlas, gallery):
             fitted, atlas_pk = restore_atlas(gallery, atlas), atlas.pk
@@ -54,7 +55,7 @@ def draw_deployment_atlas(message: DrawAtlas, context: JobContext) -> dict[str, 
             reporter.phase("fit", 0, FIT_END)(1, 1, {})
             atlas_pk = begin_atlas(gallery, fitted, message.method, message.seed)
             placed = _place_faces(gallery, fitted, atlas_pk, reporter)
-        finish_atlas(gallery, atlas_pk)
+        finish_atlas(gallery, atlas_pk, fitted)
         delete_other_atlases(context.resources, message.collection, message.task, atlas_pk)
         reporter.phase("done", PROGRESS_STEPS, PROGRESS_STEPS)(1, 1, {})
     is_new = atlas is None or atlas.pk != atlas_pk

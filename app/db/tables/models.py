@@ -199,7 +199,7 @@ class Atlas(Base):
     """A map of the faces of a deployment. The newest finished one is shown.
 
     version: of the deployment when it was drawn; compensation: the version of the source compensation of its rows
-    projection: what places new faces exactly (pca), empty for tsne, which uses the faces on the map
+    projection: what places new faces exactly (a finished pca); empty for tsne, which uses the faces on the map
     measurements: how far the map can be believed; fitted_faces: the faces in the gallery when it was fitted
     change: the collection's last change that it shows; finished_at: None while it is being drawn
     """

@@ -82,16 +82,16 @@ class CalibrationSchedule:
         changed_share = self._find_changed_share(session, index, scores, labelled, joined, refused) if is_idle else 0.0
         if validity.is_due:
             changed_share = 1.0
-        faces, calibrated_at_count = index.state.vectors, scores.calibrated_at_count
+        faces = index.state.vectors
         due_by = scores.calibrated_at_change, faces, changed_share
         if last and last.due_by == due_by and failed_until is None:
             return
-        if not needs_recalibration(faces, calibrated_at_count, is_idle, changed_share):
+        if not is_calibration_due(faces, scores, is_idle, changed_share):
             return
         if not is_urgent and is_importing_vectors(session, index.key.collection):
             return
         is_idle = is_urgent or not is_importing(session, index.key.collection)
-        if needs_recalibration(faces, calibrated_at_count, is_idle, changed_share):
+        if is_calibration_due(faces, scores, is_idle, changed_share):
             self._started[index.key] = started = _Calibration(due_by)
             self.tasks.start(("calibrate", index), partial(self._renew, index, served.constraints, started))
 
@@ -148,6 +148,11 @@ class CalibrationSchedule:
         joined = abs(joined_count - scores.calibrated_at_joined_count)
         people += joined / max(MIN_FACES_TO_CALIBRATE, scores.calibrated_at_people_count or named_count)
         return max(of_all, people, (named + joined) / named_count)
+
+
+def is_calibration_due(face_count: int, scores: Scores, is_idle: bool, changed_share: float) -> bool:
+    """Whether to calibrate now: at once if what was measured is superseded, otherwise see `needs_recalibration`."""
+    return scores.is_superseded or needs_recalibration(face_count, scores.calibrated_at_count, is_idle, changed_share)
 
 
 def needs_recalibration(face_count: int, calibrated_at_count: int, is_idle: bool, changed_share: float = 0.0) -> bool:
