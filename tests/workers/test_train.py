@@ -158,7 +158,7 @@ def test_people_whom_the_start_model_knows_from_another_collection_are_not_held_
     enrol(resources, "c", range(12), shots=3)
     job, message = begin(resources)
     first = train.train_model(message, context(resources, job))
-    newcomers = {face.pk for face in enrol(resources, "d", range(200, 212), shots=3)}
+    newcomers = {face.pk for face in enrol(resources, "d", range(200, 224), shots=3)}
     enrol(resources, "d", range(12), shots=3)
     job, message = begin(resources, collection="d", start_from=first["model"], options=STILL, holdout=0.5)
     second = train.train_model(message, context(resources, job))
@@ -166,6 +166,18 @@ def test_people_whom_the_start_model_knows_from_another_collection_are_not_held_
     assert newcomers.issuperset(list_held_out_faces(resources, second["model"]))
     share = resources.models.get(second["model"] + HOLDOUT_SUFFIX).provenance["holdout"]
     assert share < 0.5, "who is enrolled again after an erasure may be somebody whom the start model knew"
+
+
+def test_people_whom_the_start_model_recognises_by_other_files_are_not_held_out(resources: Resources) -> None:
+    enrol(resources, "c", range(12), shots=3)
+    job, message = begin(resources)
+    first = train.train_model(message, context(resources, job))
+    enrol(resources, "d", range(12), shots=3, file="saved again")
+    job, message = begin(resources, collection="d", start_from=first["model"], options=STILL, holdout=0.5)
+    second = train.train_model(message, context(resources, job))
+    assert second["report"]["start_has_seen"] > 0
+    provenance = resources.models.get(second["model"]).provenance
+    assert (provenance["open_set"], provenance["by_held_out"]) == ({}, [])
 
 
 def test_strangers_are_searched_for_in_each_collection_alone(resources: Resources) -> None:
