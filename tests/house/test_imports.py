@@ -79,6 +79,7 @@ WORKER_FLOORS = [
     {"context"},
     {"imported_vectors", "watchdog"},
     {"damaged_faces", "description", "failures", "metadata_values", "progress"},
+    {"embedding"},
     {"training", "importing", "cleanup", "discovery", "atlas", "forecasting"},
     {"publishing", "evaluating", "erasing"},
     {"handlers", "schedule"},

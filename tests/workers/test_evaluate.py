@@ -25,9 +25,9 @@ from ml.indexes import build
 from ml.types import Rows
 from tests.gallery import context, enrol
 from tests.rows import make_model
+from workers.embedding import embed_batch
 from workers.evaluating import embeddings
 from workers.handlers import evaluate
-from workers.publishing import reembedding
 
 PEOPLE, SHOTS = 12, 5
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -104,7 +104,7 @@ def test_the_figures_equal_their_definition_and_those_of_an_exhaustive_search(re
     with writing(resources.database) as session:
         resources.models.keep(session, model)
         job = enqueue(session, Evaluate(evaluation="none"))
-    rows = reembedding.embed_batch(context(resources, job), model, ["identity"], faces)["identity"]
+    rows = embed_batch(context(resources, job), model, ["identity"], faces)["identity"]
     queries = [i * SHOTS + i % SHOTS for i in range(PEOPLE)]
     gallery = [i for i in range(len(faces)) if i not in queries]
     report = run(resources, files=[queries_file([*queries, 500])], model="m1")
@@ -220,7 +220,7 @@ def test_pairs_are_evaluated_fold_by_fold(resources: Resources) -> None:
     with writing(resources.database) as session:
         resources.models.keep(session, model)
         job = enqueue(session, Evaluate(evaluation="none"))
-    rows = reembedding.embed_batch(context(resources, job), model, ["identity"], faces)["identity"]
+    rows = embed_batch(context(resources, job), model, ["identity"], faces)["identity"]
     report = run(resources, protocol="verification", files=[pairs_file()], model="m1")
     assert [(d["name"], d["pairs"], d["missing"]) for d in report["draws"]] == [(f"view2:{f}", 8, 0) for f in range(3)]
     assert report["mean"]["accuracy"] == pytest.approx(np.mean([d["accuracy"] for d in report["draws"]]))

@@ -34,6 +34,8 @@ from workers.training import split, training_data
 from workers.worker import Worker
 
 LDML = {"dim": 8, "steps": 60, "groups": 16, "others": 16, "min_pairs": 10}
+STILL = LDML | {"steps": 1, "rate": 1e-9}
+"""So that a training that continues from a model ends with nearly the same embedder."""
 FAMILIES = {
     "ldml": LDML,
     "stml": {"dim": 8, "steps": 60, "batch": 16, "pairs": 200},
@@ -113,6 +115,69 @@ def test_in_a_small_collection_more_people_are_strangers_to_further_fits(
     second = train.train_model(message, context(resources, job))
     [strangers] = resources.models.get(second["model"]).provenance["open_set"]["identity"]["strangers"]
     assert strangers["people"] == second["report"]["held_out_people"], "the first has learned from all others"
+
+
+def list_held_out_faces(resources: Resources, model: str) -> list[int]:
+    faces: list[int] = resources.models.get(model + HOLDOUT_SUFFIX).provenance["held_out_faces"]
+    return faces
+
+
+def test_nobody_is_a_stranger_to_a_training_that_continues_from_a_model_of_everybody(resources: Resources) -> None:
+    enrol(resources, "c", range(24), shots=4)
+    job, message = begin(resources, holdout=0.0)
+    first = train.train_model(message, context(resources, job))
+    job, message = begin(resources, start_from=first["model"], options=STILL)
+    second = train.train_model(message, context(resources, job))
+    model, report = resources.models.get(second["model"]), second["report"]
+    assert (model.provenance["open_set"], model.provenance["by_held_out"]) == ({}, [])
+    assert (report["candidate"], report["held_out_people"]) == (None, 0)
+    assert report["start_has_seen"] > 0
+    assert "continues" in report["why_unmeasured"]
+
+
+@pytest.mark.parametrize("holdout", [0.3, 0.8])
+def test_a_training_that_continues_holds_out_only_people_who_were_held_out_before(
+    resources: Resources, holdout: float
+) -> None:
+    enrol(resources, "c", range(24), shots=4)
+    job, message = begin(resources)
+    first = train.train_model(message, context(resources, job))
+    job, message = begin(resources, start_from=first["model"], options=STILL, holdout=holdout)
+    second = train.train_model(message, context(resources, job))
+    assert list_held_out_faces(resources, second["model"]) == list_held_out_faces(resources, first["model"])
+    provenance = resources.models.get(second["model"]).provenance
+    [strangers] = provenance["open_set"]["identity"]["strangers"]
+    people = first["report"]["held_out_people"]
+    assert (strangers["people"], second["report"]["held_out_people"], provenance["by_held_out"]) == (
+        people, people, ["identity"],
+    )  # fmt: skip
+    assert (second["report"]["start_has_seen"] > 0) == (holdout > 0.3)
+
+
+def test_people_whom_the_start_model_knows_from_another_collection_are_not_held_out(resources: Resources) -> None:
+    enrol(resources, "c", range(12), shots=3)
+    job, message = begin(resources)
+    first = train.train_model(message, context(resources, job))
+    newcomers = {face.pk for face in enrol(resources, "d", range(200, 224), shots=3)}
+    enrol(resources, "d", range(12), shots=3)
+    job, message = begin(resources, collection="d", start_from=first["model"], options=STILL, holdout=0.5)
+    second = train.train_model(message, context(resources, job))
+    assert second["report"]["start_has_seen"] > 0
+    assert newcomers.issuperset(list_held_out_faces(resources, second["model"]))
+    share = resources.models.get(second["model"] + HOLDOUT_SUFFIX).provenance["holdout"]
+    assert share < 0.5, "who is enrolled again after an erasure may be somebody whom the start model knew"
+
+
+def test_people_whom_the_start_model_recognises_by_other_files_are_not_held_out(resources: Resources) -> None:
+    enrol(resources, "c", range(12), shots=3)
+    job, message = begin(resources)
+    first = train.train_model(message, context(resources, job))
+    enrol(resources, "d", range(12), shots=3, file="saved again")
+    job, message = begin(resources, collection="d", start_from=first["model"], options=STILL, holdout=0.5)
+    second = train.train_model(message, context(resources, job))
+    assert second["report"]["start_has_seen"] > 0
+    provenance = resources.models.get(second["model"]).provenance
+    assert (provenance["open_set"], provenance["by_held_out"]) == ({}, [])
 
 
 def test_strangers_are_searched_for_in_each_collection_alone(resources: Resources) -> None:

@@ -13,6 +13,7 @@ from app.queue.messages import Publish
 from app.serving.calibration import gallery_calibration
 from ml.model import Model
 from workers.context import JobContext, Later
+from workers.embedding import embed_batch
 from workers.publishing import reembedding
 from workers.publishing.label_promises import check_labels, refuse_broken_labels
 
@@ -108,6 +109,6 @@ def _embed_new_faces(
     if max_new_faces is not None and len(faces) > max_new_faces:
         return False
     if faces:
-        embeddings = reembedding.embed_batch(context, model, message.tasks, faces)
+        embeddings = embed_batch(context, model, message.tasks, faces)
         reembedding.store_embeddings(session, model.id, embeddings, [face.pk for face in faces])
     return pointers.has_all_embeddings(session, message.collection, model.id, message.tasks)

@@ -14,6 +14,7 @@ from ml.aligners.similarity import CROP_SIZES_PIXELS
 from ml.errors import LikenessError
 from ml.types import Rows
 from workers.context import JobContext
+from workers.embedding import embed_batch
 from workers.publishing import reembedding
 
 log = logging.getLogger("likeness.storage")
@@ -70,4 +71,4 @@ def _take_back(context: JobContext, face: Face) -> bool:
 
 
 def _embed(context: JobContext, face: Face, model: str, task: str) -> Rows:
-    return reembedding.embed_batch(context, context.resources.models.get(model), (task,), [face])[task]
+    return embed_batch(context, context.resources.models.get(model), (task,), [face])[task]

@@ -61,7 +61,8 @@ def make_candidate(
     if holdout_embedder is None:
         return Candidate(model, None, report)
     held_out_faces = [face.pk for face in prepared.data.select_faces(prepared.held_out)]
-    holdout_facts = {"holdout": plan.holdout, HELD_OUT_FACES: held_out_faces}
+    share = min([plan.holdout, *prepared.data.holdout_draw[prepared.known_to_start].tolist()])
+    holdout_facts = {"holdout": share, HELD_OUT_FACES: held_out_faces}
     holdout_name = name + HOLDOUT_SUFFIX
     holdout_model = Model(holdout_name, plan.recipe, plan.method, holdout_embedder, calibrations.holdout, holdout_facts)
     return Candidate(model, holdout_model, report)

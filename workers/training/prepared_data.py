@@ -17,9 +17,11 @@ class PreparedData:
     plan: with a vocabulary for each descriptor that needs one
     held_out: (N,) whether a face belongs to a held-out person
     rows: (N, D) descriptors of the faces
+    known_to_start: (N,) which faces are of people who are not held out only since the start model may know them
     """
 
     plan: Plan
     data: TrainingData
     held_out: NDArray[np.bool_]
     rows: Rows
+    known_to_start: NDArray[np.bool_]

@@ -58,6 +58,8 @@ def make_unmeasured_report(prepared: PreparedData) -> dict[str, Any]:
     why = "fewer than four people have what a search needs"
     if prepared.held_out.any():
         why = "without the people held out, too little is left to learn from"
+    elif prepared.known_to_start.any():
+        why = "the model that the training continues may have learned from the people to hold out"
     why = why if prepared.plan.holdout else "nobody was to be held out"
     empty: dict[str, Any] = {"candidate": None, "current": None, "tasks": {}}
     return _summarise_data(prepared) | {"refit": False, "held_out_people": 0, "why_unmeasured": why} | empty
@@ -65,7 +67,8 @@ def make_unmeasured_report(prepared: PreparedData) -> dict[str, Any]:
 
 def _summarise_data(prepared: PreparedData) -> dict[str, Any]:
     plan, data = prepared.plan, prepared.data
-    counts = {"faces": len(data.faces), "distractors": len(data.distractors)}
+    known_to_start = len(np.unique(data.people[prepared.known_to_start]))
+    counts = {"faces": len(data.faces), "distractors": len(data.distractors), "start_has_seen": known_to_start}
     return {"holdout": plan.holdout, "task": plan.tasks[0]} | counts
 
 

@@ -1,0 +1,33 @@
+"""Find the people whom a model has learned from in other collections, by other files or other photos of them."""
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import func, select
+
+from app.db.session import reading
+from app.db.tables import Face
+from app.serving.calibration.seen_people import SeenPeople, is_copy
+from ml.types import Ids, Rows
+from workers.context import JobContext
+from workers.embedding import embed_sample
+from workers.training.exposure import Exposure
+
+
+def recognise_people(context: JobContext, exposure: Exposure, task: str, rows: Rows, people: Ids) -> NDArray[np.bool_]:
+    """Return (n,) which faces show people whom the measured model recognises in other collections.
+
+    rows: (n, dim) embeddings of the faces by that model; people: (n,) the person of each
+    These are all where more than `seen_people.MAX_SEEN_SHARE` of the people would be found if all faces elsewhere were
+    compared. Raises Conflict, Interrupted.
+    """
+    model = exposure.measured_as
+    if not exposure.elsewhere:
+        return np.zeros(len(rows), np.bool_)
+    seen_people = SeenPeople(model, task, rows, people, np.arange(len(rows)))
+    for name in exposure.elsewhere:
+        context.check()
+        with reading(context.resources.database) as session:
+            faces = session.scalar(select(func.count()).where(Face.collection_id == name)) or 0
+        seen_people.compare(faces, [embed_sample(context, model, task, name)] if faces else [])
+    is_everybody_known = is_copy(seen_people.estimate_share())
+    return np.ones(len(rows), np.bool_) if is_everybody_known else seen_people.find()
