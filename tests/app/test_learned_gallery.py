@@ -155,6 +155,7 @@ def test_people_who_lost_their_good_photos_make_a_threshold_stricter_though_the_
     assert before.person_distance == held_out.threshold(0.1)[0]
     assert after.person_distance < 0.8 * before.person_distance
     assert after.source == "held-out"
+    assert after.enough or count < 150
 
 
 def test_people_whom_a_model_has_learned_from_are_heeded_where_newcomers_alone_decide(resources: Resources) -> None:
