@@ -329,9 +329,8 @@ class DeploymentSync:
         model_id = index.key.model_id
         current = self.registry.get((served.collection, served.task))
         kept = current.scores.get(model_id) if current and current.indexes.get(model_id) is index else None
-        scores = Scores.of(measured, index.model, served.task, fpir)
         if (measured or {}).get("compensation", 0) == index.key.compensation:
-            return scores
+            return Scores.of(measured, index.model, served.task, fpir)
         if kept is not None:
             return replace(kept, default_fpir=fpir)
         return replace(Scores.of(None, index.model, served.task, fpir), is_superseded=bool(measured))

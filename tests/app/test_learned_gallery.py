@@ -55,10 +55,22 @@ def note_copy(resources: Resources, collection: str, sources: list[str]) -> None
         session.get_one(Collection, collection).copied_from = sources
 
 
+def calibrate(resources: Resources, model: Model) -> OpenSetCalibration:
+    """Measure how strangers score in the collection "staff"."""
+    measured = gallery_calibration.measure_gallery(resources, "staff", "identity", model)["open_set"]
+    return OpenSetCalibration.from_dict(measured["calibration"])
+
+
+def find_threshold(resources: Resources, model: Model) -> PersonThreshold:
+    """Measure the threshold at which a tenth of strangers would be named in the collection "staff"."""
+    threshold = calibrate(resources, model).threshold(0.1, 600)
+    assert threshold is not None
+    return threshold
+
+
 def strangers(resources: Resources, model: Model) -> tuple[list[tuple[str, int]], bool]:
     """Measure the collection "staff". Returns by whose searches, of how many people, and whether it is optimistic."""
-    measured = gallery_calibration.measure_gallery(resources, "staff", "identity", model)["open_set"]
-    calibration = OpenSetCalibration.from_dict(measured["calibration"])
+    calibration = calibrate(resources, model)
     return [(searches.source, searches.people) for searches in calibration.strangers], calibration.optimistic
 
 
@@ -80,19 +92,14 @@ def test_newcomers_count_by_their_share_of_the_people(resources: Resources) -> N
     rows, subjects = people(10, 2, seed=9)
     gallery.add({model.id: rows}, [f"new-{name}" for name in subjects])
     gallery.add({model.id: rows[:6]}, [None] * 6, role="distractor")
-    measured = gallery_calibration.measure_gallery(resources, "staff", "identity", model)["open_set"]
-    calibration = OpenSetCalibration.from_dict(measured["calibration"])
+    calibration = calibrate(resources, model)
     assert [searches.people for searches in calibration.strangers] == [50, 10, 6]
     assert calibration.newcomer_share == pytest.approx(10 / 50)
     assert calibration.left_share == 1
     gallery.remove(gallery.pks[:30])
-    measured = gallery_calibration.measure_gallery(resources, "staff", "identity", model)["open_set"]
-    calibration = OpenSetCalibration.from_dict(measured["calibration"])
+    calibration = calibrate(resources, model)
     assert (calibration.left_share, calibration.newcomer_share) == pytest.approx((90 / 120, 10 / 40))
-    learned_nothing = gallery_calibration.measure_gallery(resources, "staff", "identity", trained_in_studio())[
-        "open_set"
-    ]
-    assert OpenSetCalibration.from_dict(learned_nothing["calibration"]).newcomer_share == 0
+    assert calibrate(resources, trained_in_studio()).newcomer_share == 0
 
 
 @pytest.mark.parametrize("is_learned", [True, False], ids=["new photos", "labelled photos"])
@@ -114,19 +121,13 @@ def test_photos_that_may_not_stand_for_strangers_make_a_threshold_stricter_alone
         if not is_learned:
             gallery.label(list(zip(own, gallery.pks[-len(own) :], strict=True)), same=True)
 
-    def find_distance() -> float:
-        measured = gallery_calibration.measure_gallery(resources, "staff", "identity", model)["open_set"]
-        threshold = OpenSetCalibration.from_dict(measured["calibration"]).threshold(0.1, 600)
-        assert threshold is not None
-        return threshold.person_distance
-
-    before = find_distance()
+    before = find_threshold(resources, model).person_distance
     if is_learned:
         enrol_photos(rows + np.float32(0.05))
-        assert find_distance() == before
+        assert find_threshold(resources, model).person_distance == before
         gallery.remove(gallery.pks[-len(rows) :])
     enrol_photos(0.1 * people(200, 3, seed=5)[0] + 0.5)
-    assert find_distance() < 0.8 * before
+    assert find_threshold(resources, model).person_distance < 0.8 * before
 
 
 @pytest.mark.parametrize("count", [200, 140], ids=["enough people", "few people"])
@@ -143,15 +144,9 @@ def test_people_who_lost_their_good_photos_make_a_threshold_stricter_though_the_
     rows[2::3] = 0.1 * people(count, 1, seed=5)[0] + 2
     gallery.add({model.id: rows}, names)
 
-    def find_threshold() -> PersonThreshold:
-        measured = gallery_calibration.measure_gallery(resources, "staff", "identity", model)["open_set"]
-        threshold = OpenSetCalibration.from_dict(measured["calibration"]).threshold(0.1, 600)
-        assert threshold is not None
-        return threshold
-
-    before = find_threshold()
+    before = find_threshold(resources, model)
     gallery.remove([pk for number, pk in enumerate(gallery.pks[:60]) if number % 3 < 2])
-    after = find_threshold()
+    after = find_threshold(resources, model)
     assert before.person_distance == held_out.threshold(0.1)[0]
     assert after.person_distance < 0.8 * before.person_distance
     assert after.source == "held-out"
@@ -168,8 +163,7 @@ def test_people_whom_a_model_has_learned_from_are_heeded_where_newcomers_alone_d
     learned, newcomers = people(200, 1, seed=5), people(200, 2)
     gallery.add({model.id: 0.1 * learned[0] + 2}, learned[1])
     gallery.add({model.id: newcomers[0]}, [f"new-{name}" for name in newcomers[1]])
-    measured = gallery_calibration.measure_gallery(resources, "staff", "identity", model)["open_set"]
-    calibration = OpenSetCalibration.from_dict(measured["calibration"])
+    calibration = calibrate(resources, model)
     [of_newcomers] = calibration.strangers
     threshold = calibration.threshold(0.1, 600)
     assert (of_newcomers.source, of_newcomers.people) == ("leave-one-out", 200)

@@ -139,7 +139,7 @@ def _judge(
     """Return what follows from the hubs, the searches, and how many faces there are.
 
     left: of these, how many were measured. Those who refused since count as measured
-    A model that was trained here is measured by people who were held out, who find the same hubs again.
+    Hubs alone make no measurement due where the model was trained here: its strangers were searched for without them.
     """
     is_trained_here = measured.trained_at is not None
     faces, left = faces - max(0, measured.ended), left - max(0, measured.ended)
