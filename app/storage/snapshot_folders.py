@@ -5,7 +5,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -43,8 +43,14 @@ def list_snapshot_folders(home: Path) -> list[Path]:
 
 
 def _is_foreign(folder: Path) -> bool:
-    """Whether a folder belongs to another user and cannot be read, as `lost+found` of a mount: no snapshot is there."""
-    return folder.stat().st_uid != os.geteuid() and not os.access(folder, os.R_OK | os.X_OK)
+    """Whether a folder belongs to another user and cannot be read, as `lost+found` of a mount: no snapshot is there.
+
+    Nor is one where the folder was deleted since it was listed.
+    """
+    try:
+        return folder.stat().st_uid != os.geteuid() and not os.access(folder, os.R_OK | os.X_OK)
+    except FileNotFoundError:
+        return True
 
 
 def is_complete(folder: Path) -> bool:
@@ -59,22 +65,30 @@ def is_kept_folder(home: Path, folder: Path) -> bool:
 
 
 def delete_folder(folder: Path) -> None:
-    """Delete a snapshot, or what was written of it. Of a link to something else, only the link. Raises OSError."""
+    """Delete a snapshot, or what was written of it. Of a link to something else, only the link. Raises OSError.
+
+    Other processes may delete it at the same time, or still write into it.
+    """
     if folder.is_symlink():
         if is_complete(folder):
             delete_folder(folder.resolve())
-        folder.unlink()
+        folder.unlink(missing_ok=True)
     elif folder.exists():
         (folder / MANIFEST).unlink(missing_ok=True)  # from here on nobody takes it for complete
-        shutil.rmtree(folder)
+        renamed = folder.with_name(f"{get_snapshot_id(folder)}.{uuid4().hex}")
+        with suppress(OSError):  # another process has deleted it, or it cannot be renamed, as a mounted disk
+            folder = folder.rename(renamed)  # from here on nobody writes into it
+        delete_path(folder)
 
 
 def delete_path(path: Path) -> None:
-    """Delete a file, a link, or a folder with all that it holds. Raises OSError."""
+    """Delete a file, a link, or a folder with all that it holds, unless it is gone. Raises OSError."""
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
+        while path.exists():
+            with suppress(FileNotFoundError):  # another process deletes it too
+                shutil.rmtree(path)
     else:
-        path.unlink()
+        path.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -1,5 +1,7 @@
 """Remove what snapshots that were never finished have left."""
 
+from contextlib import suppress
+
 from sqlalchemy import delete, select
 
 from app.db.session import reading, writing
@@ -25,12 +27,13 @@ def remove_unfinished_snapshots(resources: Resources) -> int:
         unfinished = set(session.scalars(select(KeptSnapshot.id).where(KeptSnapshot.finished_at.is_(None))))
     removed, kept = 0, set(written)
     for folder in list_snapshot_folders(resources.settings.home):
-        snapshot, is_old = get_snapshot_id(folder), folder.stat().st_mtime < now() - ORPHAN_SECONDS
-        if snapshot not in written and is_old and (snapshot in unfinished or not is_complete(folder)):
-            delete_folder(folder)
-            removed += 1
-        else:
-            kept.add(snapshot)
+        with suppress(FileNotFoundError):  # it was deleted meanwhile
+            snapshot, is_old = get_snapshot_id(folder), folder.stat().st_mtime < now() - ORPHAN_SECONDS
+            if snapshot not in written and is_old and (snapshot in unfinished or not is_complete(folder)):
+                delete_folder(folder)
+                removed += 1
+            else:
+                kept.add(snapshot)
     is_unfinished = (KeptSnapshot.finished_at.is_(None), KeptSnapshot.created_at < now() - DAY_SECONDS)
     with writing(resources.database) as session:
         session.execute(delete(KeptSnapshot).where(*is_unfinished, KeptSnapshot.id.not_in(kept)))
