@@ -1,7 +1,7 @@
 """Start, list, delete and restore snapshots that are kept in the home."""
 
 from fastapi import Response
-from sqlalchemy import event, func, or_, select
+from sqlalchemy import delete, event, func, or_, select
 from sqlalchemy.orm import Session
 
 from app.config import Settings
@@ -11,7 +11,7 @@ from app.db.tables import Collection, Job, KeptSnapshot
 from app.deps.caller import Caller
 from app.deps.job_response import JobOut, point_to_job
 from app.deps.paging import Order, read_page
-from app.errors import Conflict, Forbidden, Invalid
+from app.errors import Busy, Conflict, Forbidden, Invalid
 from app.kept_snapshots.schemas import RestoreIn, SnapshotIn, SnapshotOut, SnapshotStarted
 from app.queue.jobs import LIVE_STATES, enqueue
 from app.queue.messages import RestoreSnapshot, TakeSnapshot
@@ -89,14 +89,19 @@ def delete_snapshot(session: Session, resources: Resources, snapshot: str) -> No
 
 
 def _delete_files(resources: Resources, snapshot: str) -> None:
-    """Delete the files of a snapshot that nobody can use any more, then its row. Raises Busy, OSError."""
-    with writing(resources.database) as session:
-        row = session.get(KeptSnapshot, snapshot, with_for_update=True)
-        if row is None:
-            return  # another request has deleted it
+    """Delete the files of a snapshot that nobody can use any more, then its row. Raises Busy if some cannot be deleted.
+
+    No other writer waits meanwhile: to free a large file takes seconds.
+    """
+    try:
         for folder in list_folders_of(resources.settings.home, snapshot):
             delete_folder(folder)
-        session.delete(row)
+    except OSError as error:
+        raise Busy(
+            "the snapshot is deleted, but not all of its files: repeat the request, or wait for a sweep"
+        ) from error
+    with writing(resources.database) as session:
+        session.execute(delete(KeptSnapshot).where(KeptSnapshot.id == snapshot))
 
 
 def start_restore(session: Session, snapshot: str, body: RestoreIn, caller: Caller, response: Response) -> JobOut:

@@ -5,6 +5,7 @@ new rows replaces the old one. What is interrupted is done again by the next run
 changes nothing any more if another one has done its work.
 """
 
+import errno
 import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -60,7 +61,8 @@ def erase_from_snapshot(
         if not concerned:
             return SnapshotErasure(manifest)
         return _rewrite(folder, manifest, concerned, check, check_lease)
-    except (Invalid, DatabaseError, tarfile.TarError) as error:
+    except (Invalid, DatabaseError, tarfile.TarError, FileNotFoundError) as error:
+        _raise_unless_read(error)
         if isinstance(error, DatabaseError) and manifest is not None and _holds_its_rows(folder, manifest):
             raise_unless_damaged(error)
         with lock_folder(folder):
@@ -68,6 +70,13 @@ def erase_from_snapshot(
             if manifest is not None:
                 _check_unchanged(folder, manifest)  # another process has removed the rows of this one
         return _delete(folder, erased)  # nobody can tell what it holds
+
+
+def _raise_unless_read(error: Exception) -> None:
+    """Raises Busy for an error of a disk that cannot be read now, which says nothing of the snapshot."""
+    cause = error.__cause__
+    if isinstance(cause, OSError) and cause.errno not in (None, errno.ENOENT):
+        raise Busy(f"a snapshot cannot be read now: {cause.strerror}") from cause
 
 
 def is_being_rewritten(folder: Path) -> bool:

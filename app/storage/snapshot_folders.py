@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,6 +16,8 @@ from app.storage.free_space import MIN_FREE_BYTES, count_free_bytes, format_size
 
 MANIFEST = "manifest.json"
 """The file that is written last: a folder without it holds no snapshot."""
+DELETION_TRIES = 20
+RETRY_SECONDS = 0.02
 
 
 def locate_snapshot(home: Path, snapshot_id: str) -> Path:
@@ -65,30 +68,45 @@ def is_kept_folder(home: Path, folder: Path) -> bool:
 
 
 def delete_folder(folder: Path) -> None:
-    """Delete a snapshot, or what was written of it. Of a link to something else, only the link. Raises OSError.
-
-    Other processes may delete it at the same time, or still write into it.
-    """
+    """Delete a snapshot, or what was written of it, as `delete_path`. Of a link to something else, only the link."""
     if folder.is_symlink():
         if is_complete(folder):
-            delete_folder(folder.resolve())
+            _delete_linked(folder.resolve())
         folder.unlink(missing_ok=True)
     elif folder.exists():
         (folder / MANIFEST).unlink(missing_ok=True)  # from here on nobody takes it for complete
-        renamed = folder.with_name(f"{get_snapshot_id(folder)}.{uuid4().hex}")
-        with suppress(OSError):  # another process has deleted it, or it cannot be renamed, as a mounted disk
-            folder = folder.rename(renamed)  # from here on nobody writes into it
         delete_path(folder)
 
 
+def _delete_linked(folder: Path) -> None:
+    """Delete a snapshot that a link leads to. If that is interrupted, the manifest still says that it is a snapshot."""
+    with suppress(FileNotFoundError):
+        for path in folder.iterdir():
+            if path.name != MANIFEST:
+                delete_path(path)
+    (folder / MANIFEST).unlink(missing_ok=True)
+    delete_path(folder)
+
+
 def delete_path(path: Path) -> None:
-    """Delete a file, a link, or a folder with all that it holds, unless it is gone. Raises OSError."""
-    if path.is_dir() and not path.is_symlink():
-        while path.exists():
-            with suppress(FileNotFoundError):  # another process deletes it too
-                shutil.rmtree(path)
-    else:
+    """Delete a file, a link, or a folder with all that it holds, unless it is gone. Raises OSError.
+
+    Other processes may delete it at the same time, or still write into the folder.
+    """
+    if path.is_symlink() or not path.is_dir():
         path.unlink(missing_ok=True)
+        return
+    left = DELETION_TRIES
+    while path.exists():
+        try:
+            shutil.rmtree(path)
+        except FileNotFoundError:  # another process deletes it too
+            continue
+        except OSError as error:
+            left -= 1
+            if error.errno != errno.ENOTEMPTY or left == 0:  # something was written into it
+                raise
+            time.sleep(RETRY_SECONDS)
 
 
 @contextmanager

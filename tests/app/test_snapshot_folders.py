@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
 
+import pytest
+
 from app.storage.snapshot_folders import MANIFEST, delete_folder, delete_path, list_snapshot_folders, locate_snapshot
 
 ROUNDS = 30
@@ -28,7 +30,7 @@ def keep_writing(folder: Path) -> Iterator[None]:
 
     def write() -> None:
         number = 0
-        while not ended.is_set():
+        while not ended.wait(0.0005):
             try:
                 (folder / f"rows-{number}.sqlite").write_bytes(b"rows")
             except FileNotFoundError:
@@ -78,3 +80,23 @@ def test_what_is_gone_is_deleted(tmp_path: Path) -> None:
     for path in (link, link, tmp_path / "nowhere"):
         delete_path(path)
         assert not path.is_symlink()
+
+
+def test_a_linked_folder_is_taken_for_a_snapshot_until_all_else_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder without a manifest that a link leads to is not one of the service, and left as it is."""
+    folder, target = make_snapshot(tmp_path), tmp_path / "elsewhere"
+    folder.rename(target)
+    folder.symlink_to(target)
+
+    def interrupt(path: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("shutil.rmtree", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            delete_folder(folder)
+    delete_folder(folder)
+    assert not target.exists()
+    assert list_snapshot_folders(tmp_path) == []

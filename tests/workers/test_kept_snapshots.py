@@ -1,5 +1,6 @@
 """Snapshots over HTTP: taken, restored beside their collection, and without what is erased in the service."""
 
+import errno
 import os
 import resource
 import shutil
@@ -59,6 +60,7 @@ from app.snapshots.restore import restore_service
 from app.storage.blob_store import Blobs
 from app.storage.snapshot_folders import MANIFEST, list_snapshot_folders, locate_snapshot
 from ml.compensation import fit_compensation
+from ml.files import hash_file
 from tests.erasure_traces import OTHER, SUBJECT, find_traces, leave_traces
 from tests.lost_commits import lose_commit
 from tests.rows import people
@@ -488,12 +490,52 @@ def test_a_deletion_of_a_snapshot_that_was_interrupted_is_completed(
 
     with monkeypatch.context() as patched:
         patched.setattr(service, "delete_folder", interrupt)
-        with pytest.raises(OSError, match="process ends"):
+        with pytest.raises(Busy, match="not all of its files"):
             delete()
     assert (remove_unfinished_snapshots(staff), read_snapshot()) == (0, "failed"), "its folder is new"
     os.utime(folder, (0, 0))
     assert (remove_unfinished_snapshots(staff), read_snapshot()) == (1, None)
     assert not folder.exists()
+
+
+def test_nobody_waits_while_the_files_of_a_snapshot_are_deleted(
+    staff: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, waited = take_directly(staff, "kept"), list[float]()
+
+    def write_meanwhile(_: Path) -> None:
+        begun = time.monotonic()
+        with writing(staff.database) as session:
+            session.add(Subject(collection_id="staff", id="meanwhile"))
+        waited.append(time.monotonic() - begun)
+        shutil.rmtree(folder)
+
+    monkeypatch.setattr(service, "delete_folder", write_meanwhile)
+    with writing(staff.database) as session:
+        service.delete_snapshot(session, staff, "kept")
+    assert max(waited) < 2, "it would have been refused after ten seconds"
+    with reading(staff.database) as session:
+        assert session.get(KeptSnapshot, "kept") is None
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.EACCES, errno.ESTALE])
+def test_a_snapshot_that_cannot_be_read_now_is_erased_from_later(
+    staff: Resources, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    folder, failed = take_directly(staff, "kept"), list[Path]()
+
+    def fail_once(path: Path) -> str:
+        if not failed and path.parent == folder:
+            failed.append(path)
+            raise OSError(error, os.strerror(error))
+        return hash_file(path)
+
+    monkeypatch.setattr("app.snapshots.reader.hash_file", fail_once)
+    erasure = erase_subject(staff)
+    work_until(staff, lambda: read_state(staff, erasure) == "final")
+    assert failed
+    with reading(staff.database) as session:
+        assert session.get_one(KeptSnapshot, "kept").erased_at is not None
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -833,6 +875,41 @@ def test_what_lies_among_the_snapshots_keeps_no_erasure_from_its_end(
     assert {path.name for path in kept.iterdir()} == {MANIFEST, FILES, SnapshotManifest.read(kept).rows_file}
     assert [path.name for path in kept.parent.iterdir()] == [kept.name]
     assert (elsewhere / "file").exists() != is_damaged, "nobody can tell what a damaged snapshot holds"
+
+
+@pytest.mark.parametrize("interrupted_after", ["its manifest", "its rows"])
+def test_an_erasure_removes_what_an_interrupted_deletion_has_left(
+    staff: Resources, monkeypatch: pytest.MonkeyPatch, interrupted_after: str
+) -> None:
+    """The deletion begins while the erasure copies the rows, and its process is killed."""
+    folder = take_directly(staff, "kept")
+    names = {"its manifest": [MANIFEST], "its rows": [MANIFEST, ROWS]}[interrupted_after]
+
+    def begin_deletion(*arguments: Any) -> None:
+        for name in names:
+            (folder / name).unlink()
+        raise FileNotFoundError
+
+    monkeypatch.setattr("app.snapshots.erasure.copy_rows", begin_deletion)
+    erasure = erase_subject(staff)
+    work_until(staff, lambda: read_state(staff, erasure) == "final")
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("missing", [(ROWS,), (FILES,), (ROWS, FILES)])
+def test_an_erasure_ends_the_deletion_of_a_linked_snapshot(
+    staff: Resources, tmp_path: Path, missing: tuple[str, ...]
+) -> None:
+    folder, target = take_directly(staff, "kept"), tmp_path / "elsewhere"
+    folder.rename(target)
+    folder.symlink_to(target)
+    for name in missing:
+        (target / name).unlink()
+    erasure = erase_subject(staff)
+    work_until(staff, lambda: read_state(staff, erasure) == "final")
+    left = [path.name for path in target.iterdir()] if target.exists() else []
+    assert FILES not in left
+    assert ROWS not in left
 
 
 def test_a_folder_of_another_user_that_cannot_be_read_is_passed_over(

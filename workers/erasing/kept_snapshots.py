@@ -32,14 +32,13 @@ def erase_from_kept_snapshots(context: JobContext, erased: Sequence[ErasedNames]
     rewritten, deleted = Counter[str](), Counter[str]()
     for folder in list_snapshot_folders(resources.settings.home) if erased else ():
         context.check()
-        if not is_complete(folder):
-            if get_snapshot_id(folder) not in _list_live(resources):
-                delete_folder(folder)
-            continue
-        with suppress(NotFound, FileNotFoundError):  # it was deleted meanwhile
-            outcome = erase_from_snapshot(folder, erased, context.check, context.check_lease)
-            (deleted if outcome.manifest is None else rewritten).update(outcome.erasures)
-            _record(resources, folder, outcome)
+        if is_complete(folder):
+            with suppress(NotFound, FileNotFoundError):  # somebody began to delete it meanwhile
+                outcome = erase_from_snapshot(folder, erased, context.check, context.check_lease)
+                (deleted if outcome.manifest is None else rewritten).update(outcome.erasures)
+                _record(resources, folder, outcome)
+        if not is_complete(folder) and get_snapshot_id(folder) not in _list_live(resources):
+            delete_folder(folder)
     return {
         one.erasure_id: {
             "snapshots_rewritten": rewritten[one.erasure_id],
