@@ -55,10 +55,11 @@ class GalleryWriter:
 
     def make(self, champion: Model, task: str = "identity", **pointers: Any) -> "GalleryWriter":
         with writing(self.resources.database) as session:
-            for model in (champion, *(m for m in pointers.values() if m)):
-                self.resources.models.keep(session, model)
             if session.get(Collection, self.collection) is None:
                 session.add(Collection(id=self.collection))
+                session.flush()
+            for model in (champion, *(m for m in pointers.values() if m)):
+                self.resources.models.keep(session, model)
             session.flush()
             others = {name: model.id for name, model in pointers.items()}
             session.add(Deployment(collection_id=self.collection, task=task, champion=champion.id, **others))

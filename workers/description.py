@@ -28,13 +28,23 @@ FACES_PER_TASK = 64
 """Enough work for a thread to be worth the hand-over, and little enough to notice a cancellation soon."""
 
 
+class FacesFailed(Conflict):
+    """A descriptor raises an error over the crops of these faces."""
+
+    def __init__(self, faces: Sequence[StoredFace], face_ids: list[str], descriptors: str) -> None:
+        detail = f"faces whose crops raise an error in {descriptors}: {', '.join(face_ids)}"
+        advice = "delete them or enrol other photos, and start the job again"
+        super().__init__(f"{detail}; {advice}", code="FacesFailed", face_ids=face_ids)
+        self.faces = tuple(faces)
+
+
 def describe_faces(
     context: JobContext, recipe: Recipe, faces: Sequence[StoredFace], progress: Progress = ignore_progress
 ) -> Rows:
     """Return (N, recipe.dim) descriptors, in the order of the faces. `progress` is called after each batch.
 
-    Raises CropsDamaged, which names all of these faces whose crops cannot be read, Conflict (crops over which a
-    descriptor raises an error), Interrupted, and whatever the progress raises.
+    Raises CropsDamaged, which names all of these faces whose crops cannot be read, FacesFailed, Interrupted, and
+    whatever the progress raises.
     """
     size = FACES_PER_TASK if recipe.external is None else choose_batch_size(recipe.dim)
     rows, done = np.empty((len(faces), recipe.dim), np.float32), 0
@@ -89,7 +99,7 @@ def _describe_crops(context: JobContext, recipe: Recipe, faces: Sequence[StoredF
 
 
 def _describe_separately(context: JobContext, recipe: Recipe, faces: Sequence[StoredFace]) -> Rows:
-    """Describe faces one by one, so that the error names those that cause it. Raises Conflict."""
+    """Describe faces one by one, so that the error names those that cause it. Raises FacesFailed."""
     rows, failed, resources = [], [], context.resources
     for face in faces:
         context.check()
@@ -99,13 +109,8 @@ def _describe_separately(context: JobContext, recipe: Recipe, faces: Sequence[St
         except PhotoFailed:
             failed.append(face)
     if failed:
-        face_ids = _read_face_ids(context, failed)
-        detail = f"faces whose crops raise an error in {', '.join(spec.name for spec in recipe.descriptors)}"
-        raise Conflict(
-            f"{detail}: {', '.join(face_ids)}; delete them or enrol other photos, and start the job again",
-            code="FacesFailed",
-            face_ids=face_ids,
-        )
+        descriptors = ", ".join(spec.name for spec in recipe.descriptors)
+        raise FacesFailed(failed, _read_face_ids(context, failed), descriptors)
     return np.concatenate(rows)
 
 

@@ -21,6 +21,14 @@ MAX_FACES_PER_QUERY = 8_192
 BYTES_PER_QUERY = 32 * 2**20
 
 
+class VectorsErased(NotFound):
+    """The vectors of these faces were erased after the faces were read."""
+
+    def __init__(self, faces: Sequence[StoredFace]) -> None:
+        super().__init__(f"{len(faces):,} faces were erased meanwhile; start the job again")
+        self.faces = tuple(faces)
+
+
 def choose_batch_size(dim: int) -> int:
     """Return of how many faces to read the vectors at once."""
     return max(1, min(MAX_FACES_PER_QUERY, BYTES_PER_QUERY // (4 * dim)))
@@ -39,14 +47,15 @@ def check_faces_suit(context: JobContext, recipe: Recipe, faces: Sequence[Stored
 
 
 def read_imported(context: JobContext, recipe: Recipe, faces: Sequence[StoredFace], size: int) -> Iterator[Rows]:
-    """Yield the vectors of the faces in batches of `size`, which are read-only. Raises NotFound if one was erased."""
+    """Yield the vectors of the faces in batches of `size`, which are read-only. Raises VectorsErased."""
     is_vector = (Embedding.model_id == name_external_model(recipe), Embedding.task == BUILT_IN_TASK)
     for start in range(0, len(faces), size):
         context.check()
-        pks = [face.pk for face in faces[start : start + size]]
+        batch = faces[start : start + size]
+        pks = [face.pk for face in batch]
         with reading(context.resources.database) as session:
             chosen = select(Embedding.face_pk, Embedding.vector).where(*is_vector, Embedding.face_pk.in_(pks))
             vectors: dict[int, bytes] = dict(chain.from_iterable(stream_raw_rows(session, chosen)))
-        if len(vectors) < len(set(pks)):
-            raise NotFound(f"{len(set(pks)) - len(vectors):,} faces were erased meanwhile; start the job again")
+        if erased := [face for face in batch if face.pk not in vectors]:
+            raise VectorsErased(erased)
         yield decode_embeddings([vectors[pk] for pk in pks], recipe.dim)

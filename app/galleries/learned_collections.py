@@ -1,7 +1,22 @@
 """From which collections a model has learned: by its own training, and by those of the models that it continued."""
 
+import logging
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
+
+from sqlalchemy import ColumnElement, false, select
+from sqlalchemy.orm import Session
+
+from app.db.tables import Collection, Face, ModelRecord
+from app.errors import Conflict
+from app.galleries.external_descriptors import check_external_suits
+from ml.descriptors.external import External
+from ml.errors import Corrupt
+from ml.model import Model
+
+log = logging.getLogger("likeness.learned")
 
 COLLECTIONS_CREATED_AT = "collections_created_at"
 """The part of a model's provenance that holds when each collection was created, beside `changes`."""
@@ -17,3 +32,60 @@ def list_learned_changes(provenance: Mapping[str, Any]) -> dict[str, int]:
     if "training" not in provenance:
         return {}
     return {**provenance.get(CONTINUED_CHANGES, {}), **provenance["changes"]}
+
+
+@dataclass(frozen=True)
+class LearnedCollection:
+    """A collection that a model has learned from.
+
+    created_at: when it was created, None if that was not recorded
+    made_at: when the model was stored, infinity if it is not: it has learned from nobody who was enrolled later
+    """
+
+    name: str
+    created_at: float | None
+    made_at: float
+
+    def is_same(self, collection: Collection) -> bool:
+        """Whether a collection of this name is the one that the model has learned from, not one that was created later.
+
+        Where its creation was not recorded, one that is older than the model counts as the same.
+        """
+        if self.created_at is None:
+            return collection.created_at <= self.made_at
+        return collection.created_at == self.created_at
+
+    def match_faces(self, session: Session, external: External | None) -> ColumnElement[bool]:
+        """Return the condition of the stored faces of people whom the model may have learned from there.
+
+        No face meets it if the collection is gone, or its faces do not have what the model reads (external: imported
+        vectors; None: crops). Of a collection that was created later under the same name, only faces that were restored
+        into it do: they were enrolled before the model was stored.
+        """
+        collection = session.get(Collection, self.name)
+        if collection is None or collection.is_deleted:
+            return false()
+        try:
+            check_external_suits(session, collection, external, "the model")
+        except (Conflict, Corrupt) as error:
+            log.warning("learned.unsuitable collection=%s error=%s", self.name, error)
+            return false()
+        here = Face.collection_id == self.name
+        return here if self.is_same(collection) else here & (Face.created_at <= self.made_at)
+
+
+def list_learned_collections(session: Session, model: Model) -> list[LearnedCollection]:
+    """List the collections that a model has learned from. They may be gone."""
+    made_at = read_model_creation(session, model)
+    return [read_learned_collection(model, name, made_at) for name in list_learned_changes(model.provenance)]
+
+
+def read_learned_collection(model: Model, name: str, made_at: float) -> LearnedCollection:
+    """Read which collection of this name a model has learned from. made_at: see `LearnedCollection`"""
+    return LearnedCollection(name, model.provenance.get(COLLECTIONS_CREATED_AT, {}).get(name), made_at)
+
+
+def read_model_creation(session: Session, model: Model) -> float:
+    """Return when a model was stored, infinity if it is not stored."""
+    made_at = session.scalar(select(ModelRecord.created_at).where(ModelRecord.id == model.id))
+    return math.inf if made_at is None else made_at

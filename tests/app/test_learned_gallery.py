@@ -299,6 +299,23 @@ def test_a_collection_of_which_some_faces_have_embeddings_by_the_model_is_compar
     assert measured["open_set"]["calibration"]["optimistic"]
 
 
+@pytest.mark.parametrize("restored", [True, False])
+def test_people_of_a_later_collection_of_the_same_name_are_not_those_that_a_model_has_learned_from(
+    resources: Resources, restored: bool
+) -> None:
+    """Those who were restored into it from a snapshot may be."""
+    model, _ = enrol_again(resources, 0.001, 120)
+    with writing(resources.database) as session:
+        session.get_one(Collection, "studio").created_at += 10**6
+        if not restored:
+            session.execute(
+                update(Face).where(Face.collection_id == "studio").values(created_at=Face.created_at + 10**6)
+            )
+        session.execute(update(ModelRecord).values(created_at=ModelRecord.created_at + 1))
+    measured = gallery_calibration.measure_gallery(resources, "staff", "identity", model)
+    assert (measured["seen_share"] or 0.0) > 0.9 if restored else measured["seen_share"] is None
+
+
 def test_people_seen_elsewhere_are_recognised_among_distractors_that_show_them_twice(resources: Resources) -> None:
     """Two photos of a distractor do not tell how near two strangers may be."""
     model = replace(make_model("m-learned", dim=32), provenance=LEARNED)

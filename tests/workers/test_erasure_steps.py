@@ -282,6 +282,7 @@ def test_the_collections_of_a_job_are_those_of_its_run_or_of_its_message(resourc
     )  # fmt: skip
     request = plan.model_dump(mode="json", by_alias=True)
     add(resources, Training(id="t", request=request), Evaluation(id="e", request={"collection": "measured"}))
+    add(resources, *(Training(id=f"from-{model}", request=request | {"start_from": model}) for model in ("m", "gone")))
     add(resources, Evaluation(id="without", request={}), Evaluation(id="f", request={"collection": "measured"}))
     learned = {"training": "t", "changes": {"examined": 3, "learned": 1}, "continued_changes": {"continued": 2}}
     add(resources, ModelRecord(id="m", manifest={"facts": learned}), ModelRecord(id="n", manifest={"facts": {}}))
@@ -291,6 +292,8 @@ def test_the_collections_of_a_job_are_those_of_its_run_or_of_its_message(resourc
     publish: dict[str, Any] = {"collection": "examined", "model": "m"}
     expected = (
         (Train(training="t", collection="own"), ["own", "borrowed"]),
+        (Train(training="from-m", collection="own"), ["own", "borrowed", "examined", "continued", "learned"]),
+        (Train(training="from-gone", collection="own"), ["own", "borrowed"]),
         (Train(training="gone", collection="own"), []),
         (Evaluate(evaluation="e"), ["measured"]),
         (Evaluate(evaluation="without"), [""]),
@@ -306,6 +309,20 @@ def test_the_collections_of_a_job_are_those_of_its_run_or_of_its_message(resourc
             assert set(list_collections(session, jobs.enqueue(session, message))) == set(collections), message
         reading_another = jobs.enqueue(session, Evaluate(evaluation="f"), reads=["measured", "borrowed"])
         assert list_collections(session, reading_another) == ["measured", "borrowed"]
+
+
+def test_a_training_that_continues_a_model_counts_for_the_collections_that_the_model_has_learned_from(
+    resources: Resources,
+) -> None:
+    plan = Plan(
+        collection="other", method="stiefel", descriptors=(), options={}, sources=(Source(origin="subjects"),),
+        holdout=0.2, start_from="m",
+    )  # fmt: skip
+    add(resources, ModelRecord(id="m", manifest={"facts": {"training": "u", "changes": {"staff": 3}}}))
+    add(resources, Training(id="t", request=plan.model_dump(mode="json", by_alias=True)))
+    body = {"training": "t", "collection": "other"}
+    add(resources, Job(id="j", kind="train", body=body, state="running", started_at=EARLIER))
+    assert find(resources, make_erasure(resources)) == Blocker("j", NOW)
 
 
 NAMES = {

@@ -6,13 +6,15 @@ from typing import Any
 import pytest
 
 from app.db.session import writing
-from app.db.tables import Deployment, Face, Label, Task
+from app.db.tables import Collection, Deployment, Face, Label, Task
 from app.errors import Conflict
 from app.learning.plan import ComponentChoice, Plan, Source
 from app.queue.jobs import enqueue
 from app.queue.messages import ImportArchive, Publish
 from app.resources import Resources
 from app.storage.model_cache import LBP_MODEL
+from app.storage.recognisers.external_models import make_external_model
+from ml.descriptors.external import External
 from tests.gallery import context, enrol
 from tests.rows import make_model
 from workers.publishing.gate import judge_publication
@@ -185,6 +187,21 @@ def test_people_whose_photos_a_model_has_learned_from_in_other_files_do_not_judg
     everybody = measure(resources, "m1", allow_seen=True)
     assert everybody.comparison is not None
     assert (everybody.comparison.people, everybody.evidence["unseen_by_both"]) == (40, False)
+
+
+def test_imported_vectors_where_a_model_has_learned_from_photos_do_not_keep_the_gate_from_measuring_it(
+    resources: Resources,
+) -> None:
+    enrol(resources, "studio", range(40), shots=2)
+    external = make_external_model(External(recogniser="mine", size=8, metric="cosine"))
+    with writing(resources.database) as session:
+        resources.models.keep(session, external)
+        session.get_one(Collection, "studio").external_model = external.id
+    enrol(resources, "c", range(40, 80), shots=2)
+    keep(resources, "m1", 16, changes={"studio": 1})
+    measured = measure(resources, "m1")
+    assert measured.evidence["seen_people"] == {LBP_MODEL: 0, "m1": 0}
+    assert measured.comparison is not None
 
 
 def test_other_people_may_judge_a_model(resources: Resources) -> None:

@@ -3,27 +3,36 @@
 import io
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image as Pillow
+from sqlalchemy import delete, select
 
-from app.db.tables import Face, JobItem
+from app.db.session import reading, writing
+from app.db.tables import Collection, Face, JobItem
 from app.enrolment.archives.photo_files import Photo
 from app.enrolment.store import _EnrolmentTransaction
 from app.errors import Conflict
+from app.galleries.learned_collections import LearnedCollection
 from app.resources import Resources
 from app.serving.limits.photo_failures import PHOTO_FAILURES
+from app.storage.recognisers.external_models import make_external_model
 from ml.descriptors.base import Descriptor
+from ml.descriptors.external import External
 from ml.detectors.base import Detector
 from ml.images import encode_png
 from ml.model import Recipe
 from ml.synthetic_faces import draw, person
 from ml.types import Crops, Detection, Image, Rows
 from tests.gallery import enrol
+from tests.rows import GalleryWriter, make_model
 from tests.workers.test_import import PEOPLE, asked, count, drain, items, picture, staff, uploaded
+from workers import embedding
 from workers.context import JobContext
 from workers.description import describe_faces
+from workers.embedding import FaceRow, embed_sample, read_faces
 from workers.importing.batch_enrolment import BatchEnrolment
 
 __all__ = ["staff"]
@@ -135,9 +144,9 @@ def test_an_import_of_which_a_part_failed_is_not_succeeded(staff: Resources, mon
     assert again.state == "succeeded"
 
 
-def test_the_faces_that_a_descriptor_cannot_take_are_named(
-    resources: Resources, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def odd(resources: Resources, monkeypatch: pytest.MonkeyPatch) -> list[Face]:
+    """Two of the ten faces of `c`, over whose crops the descriptor raises an error."""
     faces = enrol(resources, "c", range(5), shots=2)
     odd = [faces[3], faces[8]]
     grey = np.full((170, 100), MARK, np.uint8)
@@ -146,9 +155,50 @@ def test_the_faces_that_a_descriptor_cannot_take_are_named(
         resources.blobs.remove("c", [name])
         resources.blobs.put("c", [(name, encode_png(grey))])
     monkeypatch.setattr(Descriptor, "describe", describe_but_raise(Descriptor.describe))
+    return odd
+
+
+def test_the_faces_that_a_descriptor_cannot_take_are_named(resources: Resources, odd: list[Face]) -> None:
+    with reading(resources.database) as session:
+        faces = list(session.scalars(select(Face).order_by(Face.pk)))
     context = JobContext("j", "w", resources)
     with pytest.raises(Conflict, match="lbp") as refused:
         describe_faces(context, Recipe(), faces)
     assert refused.value.code == "FacesFailed"
     assert refused.value.extra["face_ids"] == [face.face_id for face in odd]
     assert describe_faces(context, Recipe(), faces[:3]).shape == (3, Recipe().dim)
+
+
+def test_a_sample_of_another_collection_leaves_out_the_faces_that_a_descriptor_cannot_take(
+    resources: Resources, odd: list[Face], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.description.FACES_PER_TASK", 4)
+    context, model = JobContext("j", "w", resources), make_model("m1")
+    count, rows = embed_sample(context, model, "identity", LearnedCollection("c", None, np.inf))
+    assert (count, len(rows)) == (10, 8)
+
+
+def test_a_sample_of_another_collection_leaves_out_what_is_erased_meanwhile(
+    staff: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    external = make_external_model(External(recogniser="mine", size=8, metric="cosine"))
+    studio = GalleryWriter(staff, "studio").make(external)
+    ids = studio.add({external.id: np.eye(3, 8, dtype=np.float32)}, [None] * 3)
+    with writing(staff.database) as session:
+        session.get_one(Collection, "studio").external_model = external.id
+    context = JobContext("j", "w", staff)
+
+    def erase_first(*erased: Any) -> Callable[..., list[FaceRow]]:
+        def read_and_erase(*args: Any) -> list[FaceRow]:
+            rows = read_faces(*args)
+            with writing(staff.database) as session:
+                session.execute(delete(erased[0]).where(*erased[1:]))
+            return rows
+
+        return read_and_erase
+
+    source = LearnedCollection("studio", None, np.inf)
+    monkeypatch.setattr(embedding, "read_faces", erase_first(Face, Face.face_id == ids[0]))
+    assert len(embed_sample(context, external, "identity", source)[1]) == 2
+    monkeypatch.setattr(embedding, "read_faces", erase_first(Collection, Collection.id == "studio"))
+    assert embed_sample(context, external, "identity", source)[1].shape == (0, 8)

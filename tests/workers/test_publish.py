@@ -20,6 +20,8 @@ from app.queue.jobs import enqueue
 from app.queue.messages import Publish, Sweep
 from app.resources import Resources
 from app.storage.model_cache import LBP_MODEL
+from app.storage.recognisers.external_models import make_external_model
+from ml.descriptors.external import External
 from ml.evaluation.comparisons.models import compare_rankings
 from ml.evaluation.protocols import Protocol
 from ml.evaluation.report import rank_protocol
@@ -28,7 +30,8 @@ from ml.images import encode_png
 from ml.model import Model
 from ml.synthetic_faces import draw, person
 from tests.gallery import context, enrol
-from tests.rows import make_model
+from tests.npy import draw_people
+from tests.rows import GalleryWriter, make_model
 from workers.context import Interrupted, Later
 from workers.handlers import publish, sweep
 from workers.publishing import reembedding
@@ -361,6 +364,41 @@ def test_faces_that_a_model_has_learned_from_elsewhere_are_embedded_while_it_ser
         run(resources, name, **INSISTED)
     assert sweep_embeddings(resources) == 15
     assert counted(resources, "m1") == 0
+
+
+@on_sqlite
+@pytest.mark.parametrize("learned_at", [{}, {"studio": 1.0}], ids=["not recorded", "recorded"])
+def test_imported_vectors_where_a_model_has_learned_from_photos_do_not_keep_it_from_being_published(
+    resources: Resources, learned_at: dict[str, float]
+) -> None:
+    enrol(resources, "c", range(10, 13), shots=2)
+    external = make_external_model(External(recogniser="mine", size=8, metric="cosine"))
+    vectors, people = draw_people(3, 3, 8)
+    studio = GalleryWriter(resources, "studio").make(external)
+    studio.add({external.id: vectors}, people)
+    with writing(resources.database) as session:
+        session.get_one(Collection, "studio").external_model = external.id
+    learned = {"training": "t", "collection": "studio", "changes": {"studio": 9}, "collections_created_at": learned_at}
+    keep(resources, replace(make_model("m1"), provenance=learned))
+    assert run(resources, "m1", **INSISTED)["served"]
+    assert counted(resources, "m1") == 6
+
+
+@on_sqlite
+def test_people_of_a_later_collection_are_not_embedded_by_the_model_of_an_earlier_one(resources: Resources) -> None:
+    """Those who were restored into it are: they were enrolled before the model was made."""
+    enrol(resources, "studio", range(3), shots=3)
+    enrol(resources, "c", range(10, 13), shots=2)
+    learned = {
+        "training": "t",
+        "collection": "studio",
+        "changes": {"studio": 9},
+        "collections_created_at": {"studio": 1.0},
+    }
+    keep(resources, replace(make_model("m1"), provenance=learned))
+    enrol(resources, "studio", range(20, 24), shots=3)
+    run(resources, "m1", **INSISTED)
+    assert counted(resources, "m1") == 6 + 9
 
 
 def sweep_embeddings(resources: Resources) -> int:

@@ -21,7 +21,9 @@ from app.resources import Resources
 from app.serving.calibration.gallery_calibration import measure_gallery
 from app.storage.blob_store import Blobs
 from app.storage.model_cache import HOLDOUT_SUFFIX
+from app.storage.recognisers.external_models import make_external_model
 from app.storage.stored_faces import CropsDamaged
+from ml.descriptors.external import External
 from ml.embedders.base import Embedder
 from ml.errors import CannotGoOn, TooFewPairs
 from ml.evaluation.comparisons.models import ModelComparison
@@ -178,6 +180,23 @@ def test_people_whom_the_start_model_recognises_by_other_files_are_not_held_out(
     assert second["report"]["start_has_seen"] > 0
     provenance = resources.models.get(second["model"]).provenance
     assert (provenance["open_set"], provenance["by_held_out"]) == ({}, [])
+
+
+def test_imported_vectors_where_the_start_model_has_learned_from_photos_do_not_stop_a_training(
+    resources: Resources,
+) -> None:
+    """The collection was deleted, and created again under the same name."""
+    enrol(resources, "c", range(12), shots=3)
+    job, message = begin(resources)
+    first = train.train_model(message, context(resources, job))
+    external = make_external_model(External(recogniser="mine", size=8, metric="cosine"))
+    with writing(resources.database) as session:
+        resources.models.keep(session, external)
+        session.get_one(Collection, "c").external_model = external.id
+    enrol(resources, "d", range(12), shots=3, file="saved again")
+    job, message = begin(resources, collection="d", start_from=first["model"], options=STILL, holdout=0.5)
+    second = train.train_model(message, context(resources, job))
+    assert second["report"]["start_has_seen"] == 0
 
 
 def test_strangers_are_searched_for_in_each_collection_alone(resources: Resources) -> None:

@@ -1,6 +1,6 @@
 """Decide whether anything may still write down what is being erased."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -146,13 +146,14 @@ def list_collections(session: Session, job: Job) -> list[str]:
     """List the collections that a job reads."""
     if job.kind == Train.kind:
         training = session.get(Training, job.body["training"])
-        return list(Plan.model_validate(training.request).collections) if training else []
+        plan = Plan.model_validate(training.request) if training else None
+        return [*plan.collections, *_list_learned_collections(session, [plan.start_from])] if plan else []
     if job.kind == Evaluate.kind:
         evaluation = session.get(Evaluation, job.body["evaluation"])
         sources = job.body.get("bound_to", ())
         return list(dict.fromkeys([evaluation.request.get("collection", ""), *sources])) if evaluation else []
     if job.kind in (Publish.kind, Compare.kind):
-        return [job.body["collection"], *_list_learned_collections(session, job)]
+        return [job.body["collection"], *_list_learned_collections(session, _list_compared_models(session, job))]
     if job.kind == RestoreSnapshot.kind:
         return [job.body["source"], job.body["collection"]]
     if job.kind == IngestBatch.kind:
@@ -160,11 +161,14 @@ def list_collections(session: Session, job: Job) -> list[str]:
     return [job.body.get("collection", "")]
 
 
-def _list_learned_collections(session: Session, job: Job) -> list[str]:
-    """List the collections that the compared models have learned from: a sample of their faces is embedded."""
+def _list_compared_models(session: Session, job: Job) -> list[str | None]:
     champions = select(Deployment.champion).where(
         Deployment.collection_id == job.body["collection"], Deployment.task.in_(job.body.get("tasks", ()))
     )
-    models = [*job.body.get("models", ()), job.body.get("model"), *session.scalars(champions)]
-    manifests = session.scalars(select(ModelRecord.manifest).where(ModelRecord.id.in_(models)))
+    return [*job.body.get("models", ()), job.body.get("model"), *session.scalars(champions)]
+
+
+def _list_learned_collections(session: Session, models: Iterable[str | None]) -> list[str]:
+    """List the collections that these models have learned from: a sample of their faces is embedded."""
+    manifests = session.scalars(select(ModelRecord.manifest).where(ModelRecord.id.in_(filter(None, models))))
     return [name for manifest in manifests for name in list_learned_changes(manifest.get("facts", {}))]

@@ -8,14 +8,14 @@ from sqlalchemy.orm import Session
 from app.db.session import reading, writing
 from app.db.tables import Face, now
 from app.enrolment.bulk_rows import insert_embeddings
-from app.galleries.learned_collections import list_learned_changes
+from app.galleries.learned_collections import list_learned_collections
 from app.publishing.pointers import select_faces_without_embedding
 from app.storage.stored_faces import CropsDamaged
 from ml.model import Model
 from ml.types import Rows
 from workers.context import JobContext
 from workers.damaged_faces import mark_or_raise
-from workers.embedding import draw_sample, embed_batch, embed_undamaged, read_faces
+from workers.embedding import draw_sample, embed_batch, embed_describable, read_faces
 from workers.imported_vectors import choose_batch_size
 
 FACES_PER_BATCH = 512
@@ -65,17 +65,20 @@ def _embed_some(
 def store_samples(context: JobContext, model: Model, tasks: Sequence[str], collection: str) -> None:
     """Embed drawn faces of the other collections that a model has learned from, if they have no embedding by it.
 
-    The people of this collection are compared with them, now and as it grows: see `estimate_seen_share`. Faces whose
-    crops are damaged are left out. Raises Conflict, Interrupted.
+    The people of this collection are compared with them, now and as it grows: see `estimate_seen_share`. Faces that
+    cannot be described are left out. Raises Conflict, Interrupted.
     """
-    for source in list_learned_changes(model.provenance):
-        if source == collection:
+    with reading(context.resources.database) as session:
+        sources = list_learned_collections(session, model)
+    for source in sources:
+        if source.name == collection:
             continue
         context.check()
         with reading(context.resources.database) as session:
-            missing = select_faces_without_embedding(source, model.id, tasks)
-            faces = read_faces(session, missing.where(Face.pk.in_(draw_sample(session, source))))
-        faces, vectors = embed_undamaged(context, model, tasks, faces)
+            sample = draw_sample(session, source.match_faces(session, model.recipe.external))
+            missing = select_faces_without_embedding(source.name, model.id, tasks)
+            faces = read_faces(session, missing.where(Face.pk.in_(sample)))
+        faces, vectors = embed_describable(context, model, tasks, faces)
         with writing(context.resources.database) as session:
             store_embeddings(session, model.id, vectors, [face.pk for face in faces])
 

@@ -9,8 +9,13 @@ from numpy.typing import NDArray
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from app.db.tables import Collection, Face, ModelRecord, Removal
-from app.galleries.learned_collections import COLLECTIONS_CREATED_AT
+from app.db.tables import Collection, Face, Removal
+from app.galleries.learned_collections import (
+    COLLECTIONS_CREATED_AT,
+    LearnedCollection,
+    read_learned_collection,
+    read_model_creation,
+)
 from app.learning.plan import Plan
 from app.storage.model_cache import ModelStore
 from ml.model import Model
@@ -48,7 +53,11 @@ class Exposure:
 
     measured_as: Model
     fits: tuple[CollectionFit, ...]
-    elsewhere: tuple[str, ...]
+    elsewhere: tuple[LearnedCollection, ...]
+
+    @property
+    def names_elsewhere(self) -> tuple[str, ...]:
+        return tuple(collection.name for collection in self.elsewhere)
 
 
 def trace_exposure(session: Session, model_store: ModelStore, model: str, collections: Sequence[str]) -> Exposure:
@@ -66,8 +75,12 @@ def trace_exposure(session: Session, model_store: ModelStore, model: str, collec
     ]
     for copy in session.scalars(select(Collection).where(Collection.id.in_(collections))):
         fits += [_read_fit_of_copy(session, part, copy) for part, _, name in learned if name in copy.copied_from]
-    elsewhere = tuple(dict.fromkeys(name for _, _, name in learned if name not in collections))
-    return Exposure(measured_as, tuple(fits), elsewhere)
+    elsewhere = {
+        name: read_learned_collection(part, name, read_model_creation(session, part))
+        for part, _, name in reversed(learned)  # of two collections of one name, the one that was learned last
+        if name not in collections
+    }
+    return Exposure(measured_as, tuple(fits), tuple(elsewhere.values()))
 
 
 def find_learned_faces(session: Session, exposure: Exposure, data: TrainingData) -> NDArray[np.bool_]:
@@ -87,8 +100,8 @@ def find_learned_faces(session: Session, exposure: Exposure, data: TrainingData)
         if _was_erased_since(session, fit):
             seen |= here & (pks > fit.last_face) & (data.holdout_draw >= fit.holdout)
     if exposure.elsewhere:
-        shared = _list_shared_photos(session, np.unique(collections).tolist(), exposure.elsewhere)
-        seen |= np.array([_is_known(face, exposure.elsewhere, shared) for face in data.faces], np.bool_)
+        shared = _list_shared_photos(session, np.unique(collections).tolist(), exposure.names_elsewhere)
+        seen |= np.array([_is_known(face, exposure.names_elsewhere, shared) for face in data.faces], np.bool_)
     known: NDArray[np.bool_] = np.isin(data.people, data.people[seen])
     return known
 
@@ -111,7 +124,7 @@ def _iterate_lineage(
 
 
 def _read_fit(session: Session, model: Model, holdout: Model | None, collection: str) -> CollectionFit:
-    made_at = _find_creation(session, model)
+    made_at = read_model_creation(session, model)
     share = float(holdout.provenance["holdout"]) if holdout is not None else 0.0
     if _is_recreated(session, model, collection, made_at):
         return CollectionFit(collection, 0, frozenset(), share, change=-1)
@@ -128,14 +141,8 @@ def _read_fit_of_copy(session: Session, model: Model, copy: Collection) -> Colle
 
     Its changes have other numbers too, so that each removal there may be one since.
     """
-    last = _find_last_face(session, copy.id, _find_creation(session, model))
+    last = _find_last_face(session, copy.id, read_model_creation(session, model))
     return CollectionFit(copy.id, last, frozenset(), 0.0, change=0)
-
-
-def _find_creation(session: Session, model: Model) -> float:
-    """Return when a model was stored, infinity if it is not stored."""
-    row = session.get(ModelRecord, model.id)
-    return row.created_at if row is not None else np.inf
 
 
 def _find_last_face(session: Session, collection: str, made_at: float) -> int:
@@ -145,15 +152,9 @@ def _find_last_face(session: Session, collection: str, made_at: float) -> int:
 
 
 def _is_recreated(session: Session, model: Model, collection: str, made_at: float) -> bool:
-    """Whether the model has learned from an earlier collection of the same id.
-
-    A model made before creation times were recorded is compared by its own creation time.
-    """
+    """Whether the model has learned from an earlier collection of the same id. made_at: when it was stored"""
     row = session.get(Collection, collection)
-    learned_at = model.provenance.get(COLLECTIONS_CREATED_AT, {}).get(collection)
-    if row is None:
-        return False
-    return row.created_at > made_at if learned_at is None else row.created_at != learned_at
+    return row is not None and not read_learned_collection(model, collection, made_at).is_same(row)
 
 
 def _recompute_held_out(session: Session, model_facts: Mapping[str, Any]) -> frozenset[int]:

@@ -2,10 +2,7 @@
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import func, select
 
-from app.db.session import reading
-from app.db.tables import Face
 from app.serving.calibration.seen_people import SeenPeople, is_copy
 from ml.types import Ids, Rows
 from workers.context import JobContext
@@ -24,10 +21,9 @@ def recognise_people(context: JobContext, exposure: Exposure, task: str, rows: R
     if not exposure.elsewhere:
         return np.zeros(len(rows), np.bool_)
     seen_people = SeenPeople(model, task, rows, people, np.arange(len(rows)))
-    for name in exposure.elsewhere:
+    for source in exposure.elsewhere:
         context.check()
-        with reading(context.resources.database) as session:
-            faces = session.scalar(select(func.count()).where(Face.collection_id == name)) or 0
-        seen_people.compare(faces, [embed_sample(context, model, task, name)] if faces else [])
+        faces, embedded = embed_sample(context, model, task, source)
+        seen_people.compare(faces, [embedded])
     is_everybody_known = is_copy(seen_people.estimate_share())
     return np.ones(len(rows), np.bool_) if is_everybody_known else seen_people.find()

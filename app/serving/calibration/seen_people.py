@@ -15,7 +15,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.db.tables import Collection, Face
-from app.galleries.learned_collections import list_learned_changes
+from app.galleries.learned_collections import LearnedCollection, list_learned_collections
 from app.serving.compensation.store import NO_COMPENSATION, read_compensation
 from app.serving.index_builder import IndexKey, read_embeddings
 from app.serving.loaded_index import LoadedIndex
@@ -57,7 +57,7 @@ def estimate_seen_share(session: Session, loaded: LoadedIndex, ids: Ids, people:
     nothing to compare with.
     """
     key, model, rng = loaded.key, loaded.model, np.random.default_rng(0)
-    sources = [name for name in list_learned_changes(model.provenance) if name != key.collection]
+    sources = [source for source in list_learned_collections(session, model) if source.name != key.collection]
     chosen = rng.permutation(np.unique(people[people >= 0]))[:MAX_PEOPLE]
     if not sources:
         return None
@@ -65,7 +65,7 @@ def estimate_seen_share(session: Session, loaded: LoadedIndex, ids: Ids, people:
     probes = rng.permutation(len(rows))[:MAX_PROBES]
     seen = SeenPeople(model, key.task, rows, people[np.searchsorted(ids, pks)], probes)
     for source in sources:
-        seen.compare(*_read_elsewhere(session, key, rows.shape[1], source))
+        seen.compare(*_read_elsewhere(session, loaded, rows.shape[1], source))
     return seen.estimate_share()
 
 
@@ -148,14 +148,18 @@ def _measure_own_distances(model: Model, rows: Rows, people: Ids, probes: Ids) -
     return _OwnDistances(float(np.median(genuine)), distances.min(axis=1), len(rows))
 
 
-def _read_elsewhere(session: Session, key: IndexKey, dim: int, source: str) -> tuple[int, Iterator[Rows]]:
-    """Return how many faces a collection has, and (n, dim) embeddings of these, or of some, in batches."""
-    created_at = session.scalar(select(Collection.created_at).where(Collection.id == source))
+def _read_elsewhere(
+    session: Session, loaded: LoadedIndex, dim: int, source: LearnedCollection
+) -> tuple[int, Iterator[Rows]]:
+    """Return how many faces of a collection a model may have learned from, and (n, dim) embeddings of these, or of
+    some, in batches."""
+    created_at = session.scalar(select(Collection.created_at).where(Collection.id == source.name))
     if created_at is None:
         return 0, iter(())
-    faces = session.scalar(select(func.count()).select_from(Face).where(Face.collection_id == source)) or 0
-    there = IndexKey(source, key.task, key.model_id, created_at)
+    is_learned, key = source.match_faces(session, loaded.model.recipe.external), loaded.key
+    faces = session.scalar(select(func.count()).select_from(Face).where(is_learned)) or 0
+    there = IndexKey(source.name, key.task, key.model_id, created_at)
     compensation = NO_COMPENSATION
     with suppress(Corrupt):  # those who search there are told; here the corrections move a photo by little
-        compensation = read_compensation(session, source, key.task, key.model_id)
-    return faces, (rows for _, rows in read_embeddings(session, there, dim, compensation))
+        compensation = read_compensation(session, source.name, key.task, key.model_id)
+    return faces, (rows for _, rows in read_embeddings(session, there, dim, compensation, is_learned))
