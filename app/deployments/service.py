@@ -140,7 +140,8 @@ def roll_back(
 ) -> DeploymentOut | JobOut:
     """Roll back at once, with the tasks that moved together, since enrolment keeps the previous model's embeddings.
 
-    If some are missing nevertheless, or its corrections of sources were emptied, a job embeds and measures first.
+    If some are missing nevertheless, or its corrections of sources were emptied, a job embeds and measures first. It
+    ends with Stale if the champion or the previous model has changed by then: it would replace what came meanwhile.
     Raises NotFound, Conflict (also if the previous model is damaged), Stale.
     """
     collection = pointers.lock_collection(session, path.collection)
@@ -160,6 +161,7 @@ def roll_back(
         reason=why.reason,
         by=why.by,
         version=path.version,
+        rolled_back=here.champion,
     )
     return _answer_with_job(session, models, path, enqueue(session, repair), response)
 

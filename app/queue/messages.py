@@ -98,7 +98,11 @@ class Train(Message):
 
 
 class Publish(Message):
-    """Run the gate, re-embed beside the live index, and move the pointers of these tasks."""
+    """Run the gate, re-embed beside the live index, and move the pointers of these tasks.
+
+    version: of the first task's deployment, from If-Match
+    rolled_back: the champion of all these tasks that a roll back replaces by the previous model; None: no roll back
+    """
 
     kind: ClassVar[str] = "publish"
     collection: str
@@ -107,7 +111,8 @@ class Publish(Message):
     override: bool = False
     reason: str = ""
     by: str = ""
-    version: int | None = None  # of the first task's deployment, from If-Match
+    version: int | None = None
+    rolled_back: str | None = None
     pointer: Literal["champion", "challenger"] = "champion"
 
     @property

@@ -23,6 +23,7 @@ from tests.databases import remove_test_data
 from tests.gallery import enrol
 from tests.rows import GalleryWriter, make_model, people
 from tests.service import Service
+from workers.handlers import publish as publishing
 
 BASE = "/v1/collections/c/deployments/identity"
 IDENTITY = ("c", "identity")
@@ -197,6 +198,29 @@ def test_a_rollback_that_a_job_completes_is_of_the_version_that_was_named(servic
     assert service.wait(answer)["state"] == "succeeded"
     with reading(service.resources.database) as session:
         assert session.get_one(Job, answer.json()["id"]).body["version"] == 2
+
+
+@on_sqlite
+def test_a_rollback_that_a_job_completes_does_not_replace_what_was_published_meanwhile(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stocked(service, "m1", "m2", "m3")
+    for model in ("m1", "m2"):
+        publish(service, model)
+    with writing(service.resources.database) as session:
+        session.delete(session.scalars(select(Embedding).where(Embedding.model_id == "m1")).first())
+    is_rollback_accepted, judge = threading.Event(), publishing.judge_publication
+    monkeypatch.setattr(publishing, "judge_publication", lambda *of: is_rollback_accepted.wait(30) and judge(*of))
+    body = {"model": "m3", "override": True, "reason": "a test of the pointers"}
+    publication = service.client.post(f"{BASE}:publish", json=body)
+    rollback = service.client.post(f"{BASE}:rollback")
+    is_rollback_accepted.set()
+    assert service.wait(publication)["state"] == "succeeded"
+    ended = service.wait(rollback)
+    assert (ended["state"], ended["problem"]["code"]) == ("failed", "PreconditionFailed")
+    assert "the task 'identity' now has the champion m3 and the previous model m2" in ended["problem"]["detail"]
+    shown = service.client.get(BASE).json()
+    assert (shown["champion"], shown["previous"], shown["version"]) == ("m3", "m2", 4)
 
 
 @on_sqlite

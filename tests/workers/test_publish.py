@@ -6,17 +6,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fastapi import Response
 from sqlalchemy import event, func, select, update
 
 from app.db.session import reading, writing
 from app.db.tables import Collection, Deployment, Embedding, Face, Follower, Job, Task, now
+from app.deployments.service import roll_back
+from app.deps.caller import Caller
+from app.deps.deployment_path import VersionedPath
+from app.deps.job_response import JobOut
 from app.enrolment.photo_analysis import EnrolmentRequest, analyse_photo
 from app.enrolment.preparation import prepare_photos
 from app.enrolment.store import enrol_photos as take
 from app.errors import Conflict, Stale
 from app.publishing import pointers
 from app.publishing.pointers import MoveReason
-from app.queue.jobs import enqueue
+from app.queue.jobs import enqueue, read_message
 from app.queue.messages import Publish, Sweep
 from app.resources import Resources
 from app.storage.model_cache import LBP_MODEL
@@ -321,6 +326,45 @@ def test_a_model_of_several_tasks_is_published_for_all_and_rolled_back_where_pos
         moved = pointers.roll_back(session, pointers.lock_collection(session, "c"), "identity", MoveReason("bob"))
         assert {d.task for d in moved} == {"identity", "age"}
     assert deployment(resources, "age").champion == "m1"
+
+
+def accept_rollback(resources: Resources) -> tuple[Publish, Job]:
+    """Publish two models of two tasks, and have a job accepted that rolls both tasks back to the first, m1."""
+    enrol(resources, "c", range(3), shots=2)
+    for name in ("m1", "m2"):
+        two_tasks(resources, name)
+        run(resources, name, tasks=("identity", "age"))
+    keep(resources, make_model("m3"))
+    with writing(resources.database) as session:
+        session.delete(session.scalars(select(Embedding).where(Embedding.model_id == "m1")).first())
+    with writing(resources.database) as session:
+        path = VersionedPath("c", "identity")
+        accepted = roll_back(session, resources.models, path, None, Caller("k", "admin", "ann"), Response())
+        assert isinstance(accepted, JobOut)
+        row = session.get_one(Job, accepted.id)
+        session.expunge(row)
+    message = read_message(row)
+    assert isinstance(message, Publish)
+    return message, row
+
+
+@on_sqlite
+def test_a_rollback_by_a_job_is_stale_if_any_of_its_tasks_was_published_meanwhile(resources: Resources) -> None:
+    message, row = accept_rollback(resources)
+    with writing(resources.database) as session:
+        pointers.move_champion(session, pointers.lock_collection(session, "c"), "m3", {"age": {}}, MoveReason("bob"))
+    with pytest.raises(Stale, match="'age' now has the champion m3 and the previous model m2"):
+        publish.publish_model(message, context(resources, row))
+    assert [deployment(resources, task).champion for task in ("identity", "age")] == ["m2", "m3"]
+
+
+@on_sqlite
+def test_a_rollback_by_a_job_goes_on_if_only_a_challenger_was_set_meanwhile(resources: Resources) -> None:
+    message, row = accept_rollback(resources)
+    with writing(resources.database) as session:
+        pointers.set_challenger(session, pointers.lock_collection(session, "c"), "age", "m3", MoveReason("bob"))
+    publish.publish_model(message, context(resources, row))
+    assert [deployment(resources, task).champion for task in ("identity", "age")] == ["m1", "m1"]
 
 
 @on_sqlite

@@ -18,6 +18,7 @@ from app.galleries import label_consensus
 from app.galleries.retention import may_be_used
 from app.publishing.pointers import get_deployment
 from app.serving import index_builder
+from app.serving.compensation.store import read_compensation
 from app.serving.index_builder import IndexKey
 from ml.calibration import Calibration
 from ml.identification.open_set import OpenSetCalibration
@@ -35,6 +36,7 @@ NOBODY = -1
 class ClusterGallery:
     """The gallery faces of a collection that have an embedding of the champion and may be used: see `may_be_used`.
 
+    index: of the embeddings as searches compare them, corrected for their sources; it holds distractors too
     pks: (N,) rising; subjects: (N,) pk of the person, NOBODY without a name; clusters: (N,) pk of the cluster that the
         face lies in, NOBODY if in none, or in one with two faces that are labelled "not the same", which is made anew
     is_new: (N,) whether the face is looked at: it was enrolled or changed since the last search for people, or its
@@ -85,9 +87,12 @@ def read_gallery(context: JobContext, collection_id: str, min_probability: float
         deployment = get_deployment(session, collection_id, BUILT_IN_TASK)
         model = resources.models.get(deployment.champion)
         calibration = _find_calibration(model, deployment.measurements)
-        key = IndexKey(collection_id, BUILT_IN_TASK, model.id, collection.created_at)
+        compensation = read_compensation(session, collection_id, BUILT_IN_TASK, model.id)
+        key = IndexKey(collection_id, BUILT_IN_TASK, model.id, collection.created_at, compensation.version)
         dim = index_builder.find_embedding_size(model, BUILT_IN_TASK)
-        index = index_builder.build_index(session, key, dim, model.metric, resources.settings.index_device)
+        index = index_builder.build_index(
+            session, key, dim, model.metric, resources.settings.index_device, compensation=compensation
+        )
         last = session.get(PeopleSearch, collection_id)
         goes_on = last is not None and (last.model_id, last.min_probability) == (model.id, min_probability)
         faces = _read_faces(session, collection_id, only_edited=not goes_on)

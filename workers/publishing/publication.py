@@ -7,6 +7,7 @@ from sqlalchemy.orm import Session
 
 from app.db.session import reading, writing
 from app.db.tables import Deployment
+from app.errors import Stale
 from app.publishing import pointers
 from app.publishing.pointers import MoveReason
 from app.queue.messages import Publish
@@ -41,7 +42,7 @@ def find_move(context: JobContext, message: Publish) -> Move | None:
 def read_champions(context: JobContext, message: Publish) -> Champions:
     """Return the champion of each task. Raises NotFound, Stale, Conflict where the model cannot be published."""
     with reading(context.resources.database) as session:
-        pointers.check_version(session, message.collection, message.tasks[0], message.version)
+        _check_deployments(session, message)
         pointers.get_usable_model(session, message.model)
         return _get_champions(session, message)
 
@@ -65,7 +66,7 @@ def embed_and_move(context: JobContext, message: Publish, champions: Champions, 
         max_new_faces = MAX_FACES_UNDER_LOCK if rounds_left else None
         with writing(context.resources.database) as session:
             collection = pointers.lock_collection(session, message.collection)
-            pointers.check_version(session, collection.id, message.tasks[0], message.version)
+            _check_deployments(session, message)
             pointers.get_usable_model(session, model.id)
             if _get_champions(session, message) != champions:
                 raise Later(0.0)  # the gate must judge again
@@ -80,6 +81,20 @@ def embed_and_move(context: JobContext, message: Publish, champions: Champions, 
                 moved = pointers.move_champion(session, collection, model.id, measured, reason)[0]
             return dict(moved.history[-1])
     raise Later(RETRY_SECONDS)
+
+
+def _check_deployments(session: Session, message: Publish) -> None:
+    """Raises NotFound, Stale if the deployments have changed in a way that the message does not allow."""
+    pointers.check_version(session, message.collection, message.tasks[0], message.version)
+    for task in message.tasks if message.rolled_back is not None else ():
+        deployment = pointers.get_deployment(session, message.collection, task)
+        if (deployment.champion, deployment.previous) != (message.rolled_back, message.model):
+            raise Stale(
+                f"pointers have moved since this roll back from {message.rolled_back} to {message.model} was accepted: "
+                f"the task {task!r} now has the champion {deployment.champion} and the previous model "
+                f"{deployment.previous}. Nothing was changed. Publish {message.model} if it is still to serve",
+                version=deployment.version,
+            )
 
 
 def _check_labels(
