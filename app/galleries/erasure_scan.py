@@ -4,6 +4,7 @@ The files of SQLite are searched as they are, with free pages and write-ahead lo
 """
 
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -91,13 +92,18 @@ class _Scan:
         tables = MetaData()
         tables.reflect(self.database)
         in_order = sorted(tables.tables.values(), key=lambda table: table.name)
-        files = sorted(path for path in self.home.rglob("*") if path.is_file())
+        files = sorted(self._list_files())
         photos = [path for path in files if self._get_blob(path) is not None]
         self._search_tables(table for table in in_order if table.name in TABLES_OF_PEOPLE)
         self._search_files(photos)
         self._search_tables(table for table in in_order if table.name not in TABLES_OF_PEOPLE)
         self._search_files(path for path in files if self._get_blob(path) is None)
         return self.result
+
+    def _list_files(self) -> Iterator[Path]:
+        """Yield the files of the home. A folder that vanishes meanwhile, or may not be read, has none."""
+        for folder, _, names in os.walk(self.home, onerror=_raise_unless_missing):
+            yield from (path for name in names if (path := Path(folder, name)).is_file())
 
     def _get_blob(self, path: Path) -> tuple[str, str] | None:
         """Return the collection and the name of a photo, crop or descriptor."""
@@ -154,6 +160,11 @@ class _Scan:
         yield from self.erased.find(block)
         self.result.searched_bytes += len(block)
         self.report(len(block))
+
+
+def _raise_unless_missing(error: OSError) -> None:
+    if not isinstance(error, (FileNotFoundError, PermissionError)):
+        raise error
 
 
 def _find_faces(database: Engine, collection: str, name: str) -> set[int]:

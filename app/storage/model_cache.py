@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
@@ -90,8 +91,9 @@ class ModelStore:
         self.folder.stat()  # a home that was moved away is not made anew
         self._damage.pop(model.id, None)
         if path.is_dir() and self.find_damage(model.id) is not None:
-            path.rename(self.folder / f".damaged-{model.id}-{uuid4().hex[:8]}")
-            log.warning("model.set_aside model=%s", model.id)
+            with suppress(FileNotFoundError):  # another process has set it aside meanwhile
+                path.rename(self.folder / f".damaged-{model.id}-{uuid4().hex[:8]}")
+                log.warning("model.set_aside model=%s", model.id)
         save_model(model, self.folder, self.sign)
         self._damage.pop(model.id, None)
 

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import os
 import stat
 import struct
 import subprocess
@@ -10,6 +11,7 @@ import time
 import unicodedata
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -497,6 +499,27 @@ def test_a_folder_is_listed_by_name_at_any_depth_and_refused_if_it_is_gone(tmp_p
     assert [e.name for e in listed(path)] == ["a/0.jpg", "a/c/1.jpg", "a.jpg", "b/2.jpg"]
     with pytest.raises(Invalid, match="cannot be read"):
         list(filter_entries(Folder(tmp_path / "none"), LIMITS))
+
+
+def test_a_file_that_is_removed_while_its_folder_is_listed_fails_no_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "abc":
+        (tmp_path / f"{name}.jpg").write_bytes(b"photo")
+    read_status = Path.stat
+
+    def read_and_remove(path: Path, **options: Any) -> os.stat_result:
+        status = read_status(path, **options)
+        if path.name == "b.jpg":
+            path.unlink()
+        return status
+
+    monkeypatch.setattr(Path, "stat", read_and_remove)
+    archive = Folder(tmp_path)
+    entries = list(archive.entries())
+    assert [entry.name for entry in entries] == ["a.jpg", "b.jpg", "c.jpg"]
+    with pytest.raises(Unreadable, match="cannot be opened"):
+        archive.read(entries[1], 100)
 
 
 def test_a_row_that_goes_over_many_lines_has_the_same_limit(tmp_path: Path) -> None:

@@ -266,6 +266,25 @@ def test_models_signed_with_a_lost_key_are_signed_anew_by_the_command_alone(
 
 
 @on_sqlite
+def test_two_processes_may_set_the_same_damaged_model_aside(
+    resources: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resources.models.save(CHAMPION)
+    folder = truncate_weights(resources, CHAMPION.id).parent
+    find_damage = resources.models.find_damage
+
+    def find_and_set_aside(model: str) -> str | None:
+        damage = find_damage(model)
+        folder.rename(folder.with_name(".damaged-by-another"))
+        return damage
+
+    with monkeypatch.context() as patched:
+        patched.setattr(resources.models, "find_damage", find_and_set_aside)
+        resources.models.save(CHAMPION)
+    assert resources.models.find_damage(CHAMPION.id) is None
+
+
+@on_sqlite
 def test_a_damaged_built_in_model_is_set_aside_and_written_again(resources: Resources) -> None:
     folder = resources.models.folder
     rehash(folder / LBP_MODEL)

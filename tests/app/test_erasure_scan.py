@@ -1,9 +1,11 @@
 """What a scan finds in files and tables, and what it tells apart. No job runs."""
 
 import json
+import os
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -97,6 +99,25 @@ def test_files_of_no_face_are_found_and_so_is_the_vector_of_another_photo(resour
     }
     assert result.copies == set()
     stray.unlink()
+
+
+def test_a_folder_that_vanishes_during_the_search_has_no_files(
+    resources: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (path := resources.settings.home / "note.txt").write_text(NAME)
+    (folder := resources.models.folder / ".staged").mkdir()
+    list_entries = os.scandir
+
+    def remove_and_list(listed: Any) -> Any:
+        if Path(listed) == folder:
+            folder.rmdir()
+        return list_entries(listed)
+
+    monkeypatch.setattr(os, "scandir", remove_and_list)
+    result = scan(resources, NAME)
+    path.unlink()
+    assert not folder.exists()
+    assert result.hits["note.txt", "text"] == 1
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2])

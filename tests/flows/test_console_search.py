@@ -13,7 +13,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from app.config import Settings
 from tests import gallery
 from tests.app.test_chosen_faces import PEOPLE, group_photo
-from tests.flows.console import Page, photo
+from tests.flows.console import Page, borrow_browser, photo
 from tests.gallery import draw_photo
 from tests.service import Service, run_service
 
@@ -294,3 +294,60 @@ def test_a_label_refers_to_the_face_that_is_shown_for_the_person(service: Servic
     second.click()
     say(page, match, same=True)
     assert chosen in {labels(service)[0]["face_a"], labels(service)[0]["face_b"]}
+
+
+def test_a_forgotten_key_leaves_no_picture_for_the_next_one(service: Service, members: set[str]) -> None:
+    service.client.put("/v1/collections/elsewhere").raise_for_status()
+    guest = service.client.post(
+        "/v1/keys", json={"role": "reader", "name": "guest", "collections": ["elsewhere"]}
+    ).json()
+    with borrow_browser() as browser:
+        page = Page(browser, service)
+        page.enter()
+        address = f"staff/search/{min(members)}"
+        page.open(address)
+        page.see("#query img")
+        page.see(".match")
+        page.see("#leave").click()
+        page.see("#key").send_keys(guest["key"])
+        page.see("#enter").click()
+        page.see("#make")
+        page.open(address)
+        page.see("#matches .problem")
+        assert not page.all("#query img")
+
+
+def test_the_picture_of_a_face_that_was_removed_is_no_longer_shown(
+    service: Service, members: set[str], page: Page
+) -> None:
+    face_id = enrol(service, draw_photo(23, 0), "p23")
+    wait_until_found(service, members | {face_id})
+    page.open(f"staff/search/{face_id}")
+    page.see("#query img")
+    page.see(".match")
+    service.client.delete(f"{BASE}/faces/{face_id}").raise_for_status()
+    page.choose("#limit", "24")
+    page.see("#matches .problem")
+    assert not page.all("#query img")
+
+
+REFUSE_FIRST_CROP = """
+const send = window.fetch;
+let refused = false;
+window.fetch = async (url, options) => {
+  if (refused || !String(url).includes('/crop')) return send(url, options);
+  refused = true;
+  return new Response('{"detail": "the store is away"}', {status: 503});
+};
+"""
+
+
+def test_a_picture_that_could_not_be_fetched_is_fetched_again(service: Service, members: set[str], page: Page) -> None:
+    page.open("staff/search")
+    page.browser.execute_script(REFUSE_FIRST_CROP)
+    page.open(f"staff/search/{min(members)}")
+    page.see("#matches .problem", "the store is away")
+    page.choose("#limit", "24")
+    page.see("#query img")
+    page.see(".match")
+    page.browser.refresh()

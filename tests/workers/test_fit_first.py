@@ -1,20 +1,25 @@
 """The first learned model, which is fitted automatically once a collection has enough faces."""
 
+import json
 from typing import Any
 
 import pytest
 from sqlalchemy import select
 
 from app.db.session import reading, writing
-from app.db.tables import Deployment, Job, ModelRecord
+from app.db.tables import Collection, Deployment, Face, Job, ModelRecord
+from app.errors import Busy
 from app.queue.jobs import enqueue
 from app.queue.messages import FitFirst, Publish
 from app.resources import Resources
+from app.storage.model_cache import HOLDOUT_SUFFIX
 from ml.evaluation.comparisons.models import Difference, ModelComparison
 from ml.evaluation.intervals import Interval
+from ml.model import MANIFEST
 from tests.gallery import context, enrol
 from workers.context import JobContext
 from workers.handlers import fit_first
+from workers.training.exposure import HELD_OUT_FACES
 
 
 def begin(resources: Resources) -> JobContext:
@@ -49,6 +54,43 @@ def test_a_better_first_model_is_fitted_once_and_published_once(
     assert (publish["model"], publish["by"]) == (result["model"], "service")
     assert publish["reason"] == "the first 60 faces: measured to be better than lbp-l2"
     assert publish["override"] is False
+
+
+def test_the_files_of_a_run_that_failed_are_not_kept_for_the_next_one(
+    resources: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each run has the same name for its model, and may read other faces."""
+    monkeypatch.setattr(fit_first, "why_not_better", lambda report: None)
+    enrol(resources, "c", range(20), shots=3)
+    with monkeypatch.context() as patched:
+        patched.setattr(fit_first, "enqueue", raise_busy)
+        with pytest.raises(Busy):
+            fit_first.fit_first_model(FitFirst(collection="c"), begin(resources))
+    [path] = resources.models.folder.glob(f"first-*{HOLDOUT_SUFFIX}")
+    erased = read_held_out_faces(resources, path.name)[0]
+    with writing(resources.database) as session:
+        session.delete(session.get_one(Face, erased))
+        session.get_one(Collection, "c").change += 1
+    name = fit_first.fit_first_model(FitFirst(collection="c"), begin(resources))["model"]
+    with reading(resources.database) as session:
+        facts = session.get_one(ModelRecord, name).manifest["facts"]
+    assert read_facts(resources, name)["changes"] == facts["changes"]
+    assert erased not in read_held_out_faces(resources, path.name)
+
+
+def raise_busy(*args: object) -> None:
+    raise Busy("the database is locked")
+
+
+def read_facts(resources: Resources, model: str) -> dict[str, Any]:
+    """Read what the files of a model say of it."""
+    facts: dict[str, Any] = json.loads((resources.models.folder / model / MANIFEST).read_bytes())["facts"]
+    return facts
+
+
+def read_held_out_faces(resources: Resources, holdout_model: str) -> list[int]:
+    faces: list[int] = read_facts(resources, holdout_model)[HELD_OUT_FACES]
+    return faces
 
 
 def test_a_first_model_that_is_not_significantly_better_is_not_kept(resources: Resources) -> None:

@@ -264,6 +264,19 @@ def test_a_training_that_runs_twice_ends_with_the_same_model(resources: Resource
         assert session.scalar(select(func.count()).select_from(ModelRecord)) == 2  # it, and the first of all
 
 
+def test_a_worker_that_has_lost_its_training_removes_no_files_of_the_next_one(resources: Resources) -> None:
+    enrol(resources, "c", range(12))
+    job, message = begin(resources)
+    saved = [resources.models.folder / f"m-{message.training}{ending}" for ending in ("", HOLDOUT_SUFFIX)]
+    for folder in saved:
+        folder.mkdir()
+    with writing(resources.database) as session:
+        session.get_one(Job, job.id).worker = "another"
+    with pytest.raises(Interrupted):
+        train.train_model(message, context(resources, job))
+    assert [folder.exists() for folder in saved] == [True, True]
+
+
 def test_a_training_with_too_few_labels_states_how_many_are_missing(resources: Resources) -> None:
     faces = enrol(resources, "c", range(6), shots=1, named=False)
     with writing(resources.database) as session:

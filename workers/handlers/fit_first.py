@@ -19,6 +19,7 @@ from workers.progress import report_progress, to_json_values
 from workers.training.candidate import Candidate
 from workers.training.training_data import list_collection_versions, read_training_data
 from workers.training.training_run import train_candidate
+from workers.training.unfinished_models import remove_unfinished_models
 
 MAX_DIM = 128
 MIN_FACES, MAX_FACES = 8, 2000
@@ -44,6 +45,7 @@ def fit_first_model(message: FitFirst, context: JobContext) -> dict[str, Any]:
         plan, version = _make_plan(collection.id), deployment.version
         limit = max(MAX_FACES, resources.settings.wpca_after_faces)
         data = read_training_data(session, plan, {**versions, "labels": {}}, limit)
+    remove_unfinished_models(context, name)
     if len(data.faces) < MIN_FACES:
         return {"model": None, "why": f"{len(data.faces)} faces are too few"}
     options = {"dim": min(MAX_DIM, len(data.faces) // FACES_PER_DIM), "unit": True}

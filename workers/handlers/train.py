@@ -1,6 +1,5 @@
 """Train a candidate model: read the data, fit, measure and refit, then keep the model with its report."""
 
-import shutil
 from dataclasses import replace
 from typing import Any
 
@@ -10,19 +9,18 @@ from sqlalchemy.orm import Session
 from app.config import Settings
 from app.db.session import snapshot as at_one_moment
 from app.db.session import writing
-from app.db.tables import Collection, Job, ModelRecord, Training
+from app.db.tables import Collection, Job, Training
 from app.errors import NotFound
 from app.learning.descriptor_choice import locate_files
 from app.learning.plan import Plan
 from app.learning.policy_publication import publish_if_better
 from app.queue.messages import POLICY, Train
-from app.resources import Resources
-from app.storage.model_cache import HOLDOUT_SUFFIX
 from workers.context import JobContext
 from workers.progress import report_progress, to_json_values
 from workers.training.candidate import Candidate
 from workers.training.training_data import read_training_data, record_snapshot
 from workers.training.training_run import train_candidate
+from workers.training.unfinished_models import remove_unfinished_models
 
 
 def train_model(message: Train, context: JobContext) -> dict[str, Any]:
@@ -42,7 +40,7 @@ def train_model(message: Train, context: JobContext) -> dict[str, Any]:
     with at_one_moment(context.resources.database) as session:
         data = read_training_data(session, plan, snapshot)
     name = f"m-{training.id}"
-    _remove_unfinished(context.resources, name)
+    remove_unfinished_models(context, name)
     with report_progress(context, training.id) as reporter:
         candidate = train_candidate(context, plan, data, name, reporter)
     return _keep(context, training.id, snapshot, candidate)
@@ -58,14 +56,6 @@ def _wait_for_enrolments(session: Session, plan: Plan) -> None:
     """Keep faces from being enrolled until the snapshot is stored: none is older, and has a later change."""
     collections = select(Collection.id).where(Collection.id.in_(plan.collections)).order_by(Collection.id)
     session.scalars(collections.with_for_update(read=True)).all()
-
-
-def _remove_unfinished(resources: Resources, name: str) -> None:
-    """Remove the folders of a run that was killed before its model had a row."""
-    with at_one_moment(resources.database) as session:
-        if session.get(ModelRecord, name) is None:
-            for folder in (name, name + HOLDOUT_SUFFIX):
-                shutil.rmtree(resources.models.folder / folder, ignore_errors=True)
 
 
 def _keep(context: JobContext, training_id: str, snapshot: dict[str, Any], candidate: Candidate) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Read a folder of the server as an archive."""
 
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -26,8 +27,7 @@ class Folder(Archive):
                 stack.pop()
             elif is_folder:
                 stack.append(self._iterate_folder(path))
-            elif path.is_file():
-                size = path.stat().st_size
+            elif (size := _measure_file(path)) is not None:
                 yield Entry(clean_path(str(path.relative_to(self.path))), size, size)
 
     def _iterate_folder(self, folder: Path) -> Iterator[tuple[Path, bool]]:
@@ -58,3 +58,12 @@ class Folder(Archive):
         except OSError as error:
             raise Unreadable("InvalidImageFormat", f"the file cannot be opened: {error.strerror}") from error
         return os.fdopen(file, "rb")
+
+
+def _measure_file(path: Path) -> int | None:
+    """Return the size of a regular file; None if it is none, or has been removed meanwhile."""
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None

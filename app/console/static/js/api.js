@@ -44,12 +44,29 @@ export function form(path, file, fields = {}, query = {}, signal = undefined) {
 
 const pictures = new Map();
 
-/** An address for an <img>: pictures need the key, so they are fetched once and kept. */
-export async function picture(path) {
+/** An address for an <img>: pictures need the key, so they are fetched, once for a view. One that failed is fetched again. */
+export function picture(path) {
   if (!pictures.has(path)) {
-    pictures.set(path, call("GET", path).then((a) => a.blob()).then((b) => URL.createObjectURL(b)));
+    const fetched = call("GET", path).then((answer) => answer.blob()).then(encode);
+    pictures.set(path, fetched);
+    fetched.catch(() => { if (pictures.get(path) === fetched) pictures.delete(path); });
   }
   return pictures.get(path);
+}
+
+/** The blob as an address that holds its bytes: nothing of it is left once no element has it. */
+function encode(blob) {
+  return new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.onload = () => resolve(reader.result);
+    reader.onerror = () => reject(reader.error);
+    reader.readAsDataURL(blob);
+  });
+}
+
+/** Drops all pictures when a view is left: the next view may be shown to another key, and faces are erased meanwhile. */
+export function dropPictures() {
+  pictures.clear();
 }
 
 /** Calls `told` with the job at each change, until it has ended or the signal aborts; returns it. */

@@ -1,4 +1,4 @@
-import { get, key } from "./api.js";
+import { dropPictures, get, key } from "./api.js";
 import { h, toast } from "./dom.js";
 import { collections } from "./collections.js";
 import { gallery } from "./gallery.js";
@@ -57,6 +57,7 @@ let left = new AbortController();
 /** Shows the view that the address names. What the view before it was still waiting for is aborted. */
 async function show() {
   left.abort();
+  dropPictures();
   const { signal } = (left = new AbortController());
   leave.hidden = !key.get();
   crumbs.replaceChildren();

@@ -8,8 +8,15 @@ export class PhotoQuery {
   }
 
   async picture() {
-    this.image = h("img", { src: URL.createObjectURL(this.file), alt: "the query photo" });
-    await this.image.decode().catch(() => { throw new Error(`${this.file.name} is not a picture that this browser can show`); });
+    const src = URL.createObjectURL(this.file);
+    this.image = h("img", { src, alt: "the query photo" });
+    try {
+      await this.image.decode();
+    } catch {
+      throw new Error(`${this.file.name} is not a picture that this browser can show`);
+    } finally {
+      URL.revokeObjectURL(src);
+    }
     this.frame = h("div.photo", {}, this.image);
     return this.frame;
   }

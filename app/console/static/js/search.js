@@ -1,3 +1,4 @@
+import { dropPictures } from "./api.js";
 import { drop, h, toast } from "./dom.js";
 import { matches } from "./matches.js";
 import { FaceQuery, PhotoQuery } from "./query.js";
@@ -48,6 +49,10 @@ async function run(view) {
     if (!signal.aborted) show(view, query, answer, signal);
   } catch (error) {
     if (signal.aborted) return;
+    if (error.status === 404) {  // the face, or its collection, was removed
+      dropPictures();
+      view.left.replaceChildren();
+    }
     view.right.replaceChildren(h("p.problem", { role: "alert" }, error.message));
     toast(error.message, true);
   }
