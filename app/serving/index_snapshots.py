@@ -18,7 +18,7 @@ from app.serving.index_builder import IndexKey
 from app.storage.installation_key import read_secret
 from ml import indexes
 from ml.errors import Corrupt
-from ml.files import atomic_write, hash_bytes, parse_json
+from ml.files import atomic_write, get_modified_at, hash_bytes, parse_json
 from ml.indexes import Device
 from ml.indexes.base import Index
 
@@ -114,9 +114,8 @@ class SnapshotStore:
         for key in keys:
             kept |= {self.folder / f"{self._name(key)}.{kind}" for kind in ("json", "check")}
             kept.add(self._recorded_file(key) or self.folder)
-        oldest_kept = time.time() - MIN_ORPHAN_AGE_SECONDS
         with _log_failure(self.folder):
-            _unlink(path for path in self.folder.iterdir() if path not in kept and path.stat().st_mtime < oldest_kept)
+            _unlink(path for path in self.folder.iterdir() if path not in kept and _is_orphan(path))
 
     def delete_erased(self, collection: str, collection_created_at: float, change: int) -> int:
         """Delete the snapshots of a collection from before a change, and old files that no record names.
@@ -133,9 +132,8 @@ class SnapshotStore:
                 deleted += 1
             else:
                 named.add(str(record.get("file")))
-        oldest_kept = time.time() - MIN_ORPHAN_AGE_SECONDS
         files = (path for path in self.folder.glob("*.index") if path.name not in named)
-        _unlink(path for path in files if path.stat().st_mtime < oldest_kept)
+        _unlink(path for path in files if _is_orphan(path))
         return deleted
 
     def _write_record(self, path: Path, record: dict[str, Any]) -> None:
@@ -169,6 +167,10 @@ class SnapshotStore:
 def _describe_key(key: IndexKey) -> dict[str, Any]:
     """Return the fields of a key. Without a compensation, they are those of earlier versions of the service."""
     return {name: value for name, value in asdict(key).items() if name != "compensation" or value}
+
+
+def _is_orphan(path: Path) -> bool:
+    return get_modified_at(path) < time.time() - MIN_ORPHAN_AGE_SECONDS
 
 
 def _read_record(path: Path) -> dict[str, Any]:
