@@ -11,12 +11,12 @@ from app.db.tables import Job
 from app.queue.jobs import IS_LIVE
 from app.queue.messages import ImportArchive, ImportEmbeddings
 from app.resources import Resources
-from app.storage.upload_names import was_receiver_killed
+from app.storage.upload_names import has_receiver_ended
 from ml.files import get_modified_at
 from workers.cleanup.steps import ORPHAN_SECONDS
 
-KILLED_SECONDS = 60.0
-"""Uploads of killed processes stay for so long, as PostgreSQL may still carry out a commit that was sent before."""
+ENDED_SECONDS = 60.0
+"""Uploads of ended processes stay for so long, as a thread or PostgreSQL may still carry out a commit of before."""
 
 
 def remove_old_uploads(resources: Resources) -> int:
@@ -49,17 +49,17 @@ def remove_uploads_of(resources: Resources, collections: Iterable[str]) -> int:
 
 
 def remove_abandoned_uploads(resources: Resources) -> int:
-    """Remove what killed processes received and no live import reads, and return the number of files."""
-    latest = time.time() - KILLED_SECONDS
-    killed = [
+    """Remove what ended processes received and no live import reads, and return the number of files."""
+    latest = time.time() - ENDED_SECONDS
+    abandoned = [
         path
         for path in resources.uploads.iterdir()
-        if get_modified_at(path) < latest and was_receiver_killed(path, resources.audit)
+        if get_modified_at(path) < latest and has_receiver_ended(path, resources.audit)
     ]
-    if not killed:
+    if not abandoned:
         return 0
     used = _list_uploads(resources, IS_LIVE)  # read last: by now nothing of these processes will be committed
-    return _remove(path for path in killed if _get_upload_name(path) not in used)
+    return _remove(path for path in abandoned if _get_upload_name(path) not in used)
 
 
 def _list_uploads(resources: Resources, *where: ColumnElement[bool]) -> set[str]:
