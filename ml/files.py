@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 import stat
 from collections.abc import Iterator
@@ -44,6 +45,14 @@ def sync_path(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def get_modified_at(path: Path) -> float:
+    """Return when a file was last changed; infinity if it has been removed meanwhile. Raises OSError."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return math.inf
 
 
 def hash_bytes(data: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Periodic work: free the jobs of dead workers, remove the uploads of ended imports and of killed processes, and
+"""Periodic work: free the jobs of dead workers, remove the uploads of ended imports and processes, and
 enqueue what is due: sweeps, updates of atlases, trainings."""
 
 import logging

@@ -9,6 +9,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from limits import RateLimitItemPerMinute
 from limits.storage import MemoryStorage, RedisStorage
@@ -128,8 +129,17 @@ class _RedisCounters(RedisStorage):
         return window
 
 
+class _RedisAnswer(NamedTuple):
+    """The seconds to wait, None if there is room."""
+
+    wait_seconds: int | None
+
+
 class _Counts:
-    """Counts per minute, in Redis or in this process."""
+    """Counts per minute, in Redis or in this process.
+
+    While Redis is away, one count every REDIS_RETRY_SECONDS tries it, and no other waits for its answer.
+    """
 
     def __init__(self, redis_url: str) -> None:
         self._memory = SlidingWindowCounterRateLimiter(MemoryStorage())
@@ -170,22 +180,32 @@ class _Counts:
     async def _ask(self, ask: Callable[..., int | None], amount: int, *name: str) -> int | None:
         item = RateLimitItemPerMinute(amount)
         if self._uses_redis():
-            try:
-                return await asyncio.to_thread(ask, self._require_redis(), item, *name)
-            except self._redis_errors as error:
-                self._leave_redis(error)
+            is_retry = self._redis_away_until > -math.inf
+            if is_retry:
+                self._redis_away_until = time.monotonic() + REDIS_RETRY_SECONDS  # for all others
+            answer = await asyncio.to_thread(self._ask_redis, is_retry, ask, item, *name)
+            if answer is not None:
+                return answer.wait_seconds
         return ask(self._memory, item, *name)
+
+    def _ask_redis(
+        self, is_retry: bool, ask: Callable[..., int | None], item: RateLimitItemPerMinute, *name: str
+    ) -> _RedisAnswer | None:
+        """Return None if Redis is away, also if that was noticed while this waited for a thread."""
+        if not (is_retry or self._uses_redis()):
+            return None
+        try:
+            answer = _RedisAnswer(ask(self._redis, item, *name))
+        except self._redis_errors as error:
+            log.warning("access.limits_without_redis error=%s", error)
+            self._redis_away_until = time.monotonic() + REDIS_RETRY_SECONDS
+            return None
+        if is_retry:
+            self._redis_away_until = -math.inf
+        return answer
 
     def _uses_redis(self) -> bool:
         return self._redis is not None and time.monotonic() >= self._redis_away_until
-
-    def _require_redis(self) -> SlidingWindowCounterRateLimiter:
-        assert self._redis is not None
-        return self._redis
-
-    def _leave_redis(self, error: Exception) -> None:
-        log.warning("access.limits_without_redis error=%s", error)
-        self._redis_away_until = time.monotonic() + REDIS_RETRY_SECONDS
 
 
 def _hit(limiter: SlidingWindowCounterRateLimiter, item: RateLimitItemPerMinute, *name: str) -> int | None:

@@ -14,7 +14,7 @@ from app.db.lookups import get_collection
 from app.db.session import reading
 from app.deps import ResourcesDep
 from app.deps.uploads.form_parts import iterate_form_parts
-from app.deps.uploads.upload_files import UploadWriter, open_upload, remove_if_refused
+from app.deps.uploads.upload_files import UploadWriter, open_upload, remove_if_refused, remove_unless_received
 from app.errors import Conflict
 from app.galleries.external_descriptors import get_external
 from app.resources import Resources
@@ -70,9 +70,12 @@ def _read_collection(resources: Resources, collection: str) -> tuple[External, f
 
 
 async def _write_parts(request: Request, paths: dict[str, Path]) -> set[str]:
-    """Write the parts to their files as they arrive, and return the names of those that came."""
+    """Write the parts to their files as they arrive, and return the names of those that came.
+
+    The files stay only if all parts were received.
+    """
     writers: dict[str, UploadWriter] = {}
-    async with AsyncExitStack() as stack:
+    async with remove_unless_received(paths.values()), AsyncExitStack() as stack:
         async for part, data in _iterate_parts(request):
             if part not in writers:
                 writers[part] = await stack.enter_async_context(open_upload(paths[part]))

@@ -156,13 +156,18 @@ class DeploymentSync:
                     self.snapshots.delete(index.key)
 
     def save(self, index: LoadedIndex) -> None:
-        """Write a snapshot if the index has changed since the last one and agrees with its table."""
+        """Write a snapshot if the index has changed since the last one and agrees with its table.
+
+        Not if faces are deleted meanwhile: their erasure does not wait for an index that is served no more.
+        """
         with index.update_lock:
             if index.saved_change == index.state.change or index.state.vectors < MIN_SAVED_VECTORS:
                 return
             if self.loader.update(index, compare=True):
                 collection = CollectionKey(index.key.collection, index.key.collection_created_at)
                 contents = hash_contents(index, self.face_tables.read_newest(collection))
+                if self.loader.has_deleted_faces(index):
+                    return
                 if self.snapshots.save(index.key, index.index, index.state.change, contents):
                     index.saved_change = index.state.change
             else:

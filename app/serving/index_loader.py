@@ -139,6 +139,13 @@ class IndexLoader:
                 return embeddings == loaded.state.vectors
             return True
 
+    def has_deleted_faces(self, loaded: LoadedIndex) -> bool:
+        """Whether an index holds faces that have been deleted, or whose collection has been."""
+        key, since = loaded.key, loaded.state.change
+        with snapshot(self.resources.database) as session:
+            change = index_builder.read_change(session, key.collection, key.collection_created_at)
+            return change is None or len(index_builder.read_removed(session, key, since)) > 0
+
     def embedding_size(self, key: IndexKey) -> int:
         """Return the size of the embeddings of this index."""
         known = key.model_id, key.task

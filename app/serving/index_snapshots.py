@@ -6,6 +6,7 @@ A file of an index is parsed only if the record beside it, which has its hash, i
 import hmac
 import json
 import logging
+import re
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +19,7 @@ from app.serving.index_builder import IndexKey
 from app.storage.installation_key import read_secret
 from ml import indexes
 from ml.errors import Corrupt
-from ml.files import atomic_write, hash_bytes, parse_json
+from ml.files import atomic_write, get_modified_at, hash_bytes, parse_json
 from ml.indexes import Device
 from ml.indexes.base import Index
 
@@ -28,6 +29,10 @@ MIN_SAVED_VECTORS = 1_000
 """An index of fewer has no snapshot: to read its rows takes as long, and there may be thousands of such indexes."""
 MIN_ORPHAN_AGE_SECONDS = 60.0
 """Another process may still be writing a file that is younger than this."""
+
+FILE_NAME = re.compile(r"[0-9a-f]+\.(?P<collection>[0-9a-f]+)-(?P<change>\d+)-[0-9a-f]+\.index")
+FILE_PATTERNS = "*.index.*", "*.index"
+"""Of the files of indexes: first of those that are being written, since one that is complete is renamed."""
 
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, Corrupt)
 """What a record raises that is missing, torn or altered."""
@@ -43,9 +48,11 @@ class SavedIndex:
 
 
 class SnapshotStore:
-    """`<name>.json`, signed with the key of this folder, names `<name>.<nonce>.index`, its hash and its change.
+    """`<name>.json`, signed with the key of this folder, names the file of an index, its hash and its change.
 
-    `<name>.check`, signed too, is what a check of the thresholds in that index has shown.
+    The file, `<name>.<collection>-<change>-<nonce>.index`, says by its own name which erased faces it may hold, since
+    a process that is killed while it writes leaves no record. `<name>.check`, signed too, is what a check of the
+    thresholds in that index has shown.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -58,7 +65,8 @@ class SnapshotStore:
         Returns False if another process, which has removed faces, deletes it while it is written. Raises OSError.
         """
         name, previous_file = self._name(key), self._recorded_file(key)
-        file = self.folder / f"{name}.{secrets.token_hex(8)}.index"
+        collection = _hash_collection(key.collection, key.collection_created_at)
+        file = self.folder / f"{name}.{collection}-{change}-{secrets.token_hex(8)}.index"
         record = _describe_key(key) | {"file": file.name, "change": change, "contents": contents}
         try:
             record["sha256"] = index.save(file)
@@ -114,14 +122,14 @@ class SnapshotStore:
         for key in keys:
             kept |= {self.folder / f"{self._name(key)}.{kind}" for kind in ("json", "check")}
             kept.add(self._recorded_file(key) or self.folder)
-        oldest_kept = time.time() - MIN_ORPHAN_AGE_SECONDS
         with _log_failure(self.folder):
-            _unlink(path for path in self.folder.iterdir() if path not in kept and path.stat().st_mtime < oldest_kept)
+            _unlink(path for path in self.folder.iterdir() if path not in kept and _is_orphan(path))
 
     def delete_erased(self, collection: str, collection_created_at: float, change: int) -> int:
-        """Delete the snapshots of a collection from before a change, and old files that no record names.
+        """Delete the snapshots of a collection from before a change, and what killed processes have left of others.
 
-        Returns how many snapshots were deleted. Raises OSError.
+        A process that is still writing such a file finds that it is gone. Returns how many complete snapshots were
+        deleted. Raises OSError.
         """
         named, deleted = set[str](), 0
         for path in self.folder.glob("*.json"):
@@ -133,9 +141,9 @@ class SnapshotStore:
                 deleted += 1
             else:
                 named.add(str(record.get("file")))
-        oldest_kept = time.time() - MIN_ORPHAN_AGE_SECONDS
-        files = (path for path in self.folder.glob("*.index") if path.name not in named)
-        _unlink(path for path in files if path.stat().st_mtime < oldest_kept)
+        for pattern in FILE_PATTERNS:
+            unnamed = (path for path in self.folder.glob(pattern) if path.name not in named)
+            _unlink(path for path in unnamed if _may_hold_erased(path, collection, collection_created_at, change))
         return deleted
 
     def _write_record(self, path: Path, record: dict[str, Any]) -> None:
@@ -169,6 +177,27 @@ class SnapshotStore:
 def _describe_key(key: IndexKey) -> dict[str, Any]:
     """Return the fields of a key. Without a compensation, they are those of earlier versions of the service."""
     return {name: value for name, value in asdict(key).items() if name != "compensation" or value}
+
+
+def _hash_collection(collection: str, created_at: float) -> str:
+    """Return what stands for a collection in the names of files."""
+    return hash_bytes(json.dumps([collection, created_at]).encode())[:16]
+
+
+def _may_hold_erased(path: Path, collection: str, created_at: float, change: int) -> bool:
+    """Whether a file that no record names may hold what was erased from a collection by a change.
+
+    So may one that an earlier version has named, or that nobody writes any more.
+    """
+    named = FILE_NAME.match(path.name)
+    if named is None:
+        return True
+    is_of_collection = named["collection"] == _hash_collection(collection, created_at)
+    return (is_of_collection and int(named["change"]) < change) or _is_orphan(path)
+
+
+def _is_orphan(path: Path) -> bool:
+    return get_modified_at(path) < time.time() - MIN_ORPHAN_AGE_SECONDS
 
 
 def _read_record(path: Path) -> dict[str, Any]:

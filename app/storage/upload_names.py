@@ -1,9 +1,9 @@
-"""Name uploads by the process that receives them, so that those of a killed one can be removed."""
+"""Name uploads by the process that receives them, so that those of one that has ended can be removed."""
 
 from pathlib import Path
 
 from app.db.tables import new_id
-from app.storage.audit_log.spool import was_killed
+from app.storage.audit_log.spool import has_ended
 
 
 def name_upload(process: str) -> str:
@@ -11,6 +11,10 @@ def name_upload(process: str) -> str:
     return f"{process}-{new_id()}"
 
 
-def was_receiver_killed(upload: Path, audit: Path) -> bool:
-    """Return whether the process that received an upload was killed. audit: the folder of the audit log"""
-    return was_killed(audit, upload.name.partition("-")[0])
+def has_receiver_ended(upload: Path, audit: Path) -> bool:
+    """Return whether the process that received an upload has ended. audit: the folder of the audit log
+
+    False if the name was not made by `name_upload`.
+    """
+    process, hyphen, _ = upload.name.partition("-")
+    return bool(hyphen) and has_ended(audit, process)

@@ -376,6 +376,30 @@ def test_a_removed_face_does_not_stay_in_a_file(gallery: GalleryWriter, engine: 
     assert list(gallery.resources.indexes.glob("*.index")) == []
 
 
+@pytest.mark.parametrize("removed", ["faces", "collection"])
+def test_an_index_is_not_saved_with_what_is_deleted_meanwhile(
+    gallery: GalleryWriter, engine: Engine, monkeypatch: pytest.MonkeyPatch, removed: str
+) -> None:
+    """An index that is served no more, as one that was replaced, is not waited for by an erasure."""
+    until(lambda: indexed_faces(engine) == set(gallery.pks))
+    index, sync, saved = engine.registry.all()[0].champion, engine.follower.sync, list[Any]()
+    until(lambda: index.saved_change == index.state.change)
+
+    def remove_and_hash(*_: object) -> str:
+        if removed == "faces":
+            gallery.remove(gallery.pks[:1])
+        else:
+            delete_collections(gallery.resources.database)
+        return ""
+
+    monkeypatch.setattr(deployment_sync, "hash_contents", remove_and_hash)
+    monkeypatch.setattr(sync.snapshots, "save", lambda *call: saved.append(call))
+    gallery.add({MODEL.id: people(1, 1)[0]}, ["later"])
+    until(lambda: index.saved_change != index.state.change)
+    sync.save(index)
+    assert saved == []
+
+
 @pytest.mark.parametrize("part", ["*.index.*.part", "*.json.*.part"])
 def test_a_snapshot_that_another_process_deletes_while_it_is_written_is_written_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -157,7 +158,7 @@ class RedisStandIn:
     def __init__(self) -> None:
         self.is_away, self.calls = False, list[tuple[Any, ...]]()
         self.read_error: Exception | None = None
-        self.remaining = 0
+        self.remaining, self.silent_seconds = 0, 0.0
 
     def hit(self, item: Any, *name: str) -> bool:
         return self._answer("hit", item, *name) and False
@@ -171,6 +172,7 @@ class RedisStandIn:
     def _answer(self, call: str, item: Any, *name: str) -> bool:
         self.calls.append((call, item.amount, *name))
         if self.is_away:
+            time.sleep(self.silent_seconds)
             raise ConnectionResetError("no Redis")
         return True
 
@@ -193,6 +195,36 @@ def test_redis_counts_while_it_is_there_and_is_asked_again_after_five_seconds(
     assert "this key may send 3" in str(run(limits.count_use("x"))), "this process has counted three"
     logged = [record.getMessage() for record in caplog.records]
     assert logged == ["access.limits_without_redis error=no Redis"] * 2
+
+
+def count_at_once(limits: RateLimits, number: int) -> float:
+    """Count so many uses, for which Redis is asked on four threads, and return how many seconds it takes."""
+
+    async def use() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(4))
+        await asyncio.gather(*(limits.count_use("x") for _ in range(number)))
+
+    started = time.perf_counter()
+    asyncio.run(use())
+    return time.perf_counter() - started
+
+
+def test_requests_that_come_together_do_not_wait_one_after_the_other_for_a_silent_redis(clock: Clock) -> None:
+    limits, redis = limit(max_key_requests_per_minute=1_000), RedisStandIn()
+    limits._counts._redis, redis.is_away, redis.silent_seconds = redis, True, 0.3  # type: ignore[assignment]
+    assert count_at_once(limits, 60) < 1.5
+    assert 0 < len(redis.calls) <= 4, "one on each thread"
+    redis.calls.clear()
+    clock.seconds += 5
+    assert count_at_once(limits, 60) < 1.5
+    assert len(redis.calls) == 1, "one request tries it again"
+    redis.calls.clear()
+    clock.seconds += 5
+    redis.is_away, redis.remaining = False, 1
+    redis.hit = lambda *_: bool(redis.calls.append(("hit",))) or True  # type: ignore[method-assign,func-returns-value]
+    count_at_once(limits, 1)
+    count_at_once(limits, 60)
+    assert len(redis.calls) == 61, "all, once it is back"
 
 
 def test_a_wait_is_computed_without_redis_when_it_goes_away_meanwhile(caplog: pytest.LogCaptureFixture) -> None:

@@ -36,7 +36,7 @@ from app.storage.audit_log.spool import AuditSpool
 from app.storage.blob_store import Blobs
 from app.storage.fingerprints import Fingerprinter
 from app.storage.model_cache import LBP_MODEL
-from tests.killed_process import kill_process
+from tests.killed_process import kill_process, kill_saving_process
 from tests.service import USUAL_ERASURE_SECONDS
 from tests.workers.test_erase import context
 from workers.context import Interrupted, Later
@@ -570,6 +570,13 @@ def test_snapshots_from_before_the_erasure_are_deleted_and_counted(resources: Re
     assert (older.exists(), newer.exists()) == (False, True)
     assert read(resources, erasure.id).contents["removed"]["snapshots"] == 5
     newer.unlink()
+
+
+def test_what_a_killed_process_has_left_of_an_index_is_gone_before_the_receipt_is_final(resources: Resources) -> None:
+    [left] = kill_saving_process(resources.indexes, 8, syncs=0)
+    erasure = make_erasure(resources, targets=READY)
+    complete_erasures(context(resources))
+    assert (read(resources, erasure.id).state, left.exists()) == ("final", False)
 
 
 @pytest.mark.parametrize(("age", "deleted"), [(86_000.0, 1), (86_400.0, 0), (90_000.0, 0)])

@@ -453,20 +453,23 @@ def test_the_archive_of_an_import_whose_workers_died_is_deleted(staff: Resources
     assert not path.exists()
 
 
-def test_the_uploads_of_a_killed_process_are_deleted_unless_an_import_reads_them(staff: Resources) -> None:
-    alive, killed = AuditSpool(staff.audit), kill_process(staff.audit)
+def test_the_uploads_of_a_process_that_has_ended_are_deleted_unless_an_import_reads_them(staff: Resources) -> None:
+    alive, stopped, killed = AuditSpool(staff.audit), AuditSpool(staff.audit), kill_process(staff.audit)
+    stopped.close()
     try:
-        abandoned, read, young, received = (
-            staff.uploads / name_upload(process) for process in (killed, killed, killed, alive.process)
+        abandoned, left, read, young, received = (
+            staff.uploads / name_upload(process)
+            for process in (killed, stopped.process, stopped.process, stopped.process, alive.process)
         )
+        earlier = staff.uploads / "0647a1e2b15c93d07f4ea86b"
         table = abandoned.with_name(f"{abandoned.name}.table")
-        for path in (abandoned, table, read, young, received):
+        for path in (abandoned, table, left, read, young, received, earlier):
             path.write_bytes(b"x")
-        for path in (abandoned, table, read, received):
+        for path in (abandoned, table, left, read, received, earlier):
             os.utime(path, (now() - 120, now() - 120))
         asked(staff, read)
         Schedule(staff).tick()
-        assert set(staff.uploads.iterdir()) == {read, young, received}
+        assert set(staff.uploads.iterdir()) == {read, young, received, earlier}, "an earlier name says no process"
     finally:
         alive.close()
 

@@ -1,6 +1,5 @@
 """Remove uploaded archives that no import uses."""
 
-import math
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,18 +11,19 @@ from app.db.tables import Job
 from app.queue.jobs import IS_LIVE
 from app.queue.messages import ImportArchive, ImportEmbeddings
 from app.resources import Resources
-from app.storage.upload_names import was_receiver_killed
+from app.storage.upload_names import has_receiver_ended
+from ml.files import get_modified_at
 from workers.cleanup.steps import ORPHAN_SECONDS
 
-KILLED_SECONDS = 60.0
-"""Uploads of killed processes stay for so long, as PostgreSQL may still carry out a commit that was sent before."""
+ENDED_SECONDS = 60.0
+"""Uploads of ended processes stay for so long, as a thread or PostgreSQL may still carry out a commit of before."""
 
 
 def remove_old_uploads(resources: Resources) -> int:
     """Remove the archives that no live import reads and that are old enough, and return their number."""
     used = _list_uploads(resources, IS_LIVE)
     unused = (path for path in resources.uploads.iterdir() if _get_upload_name(path) not in used)
-    return _remove(path for path in unused if time.time() - _get_modified_at(path) > ORPHAN_SECONDS)
+    return _remove(path for path in unused if time.time() - get_modified_at(path) > ORPHAN_SECONDS)
 
 
 def remove_ended_uploads(resources: Resources) -> int:
@@ -34,7 +34,7 @@ def remove_ended_uploads(resources: Resources) -> int:
     paths = list(resources.uploads.iterdir())
     if not paths:
         return 0
-    since = min(map(_get_modified_at, paths)) - ORPHAN_SECONDS  # clocks of hosts may differ
+    since = min(map(get_modified_at, paths)) - ORPHAN_SECONDS  # clocks of hosts may differ
     ended = _list_uploads(resources, ~IS_LIVE, Job.finished_at > since)
     return _remove(path for path in paths if _get_upload_name(path) in ended)
 
@@ -49,17 +49,17 @@ def remove_uploads_of(resources: Resources, collections: Iterable[str]) -> int:
 
 
 def remove_abandoned_uploads(resources: Resources) -> int:
-    """Remove what killed processes received and no live import reads, and return the number of files."""
-    latest = time.time() - KILLED_SECONDS
-    killed = [
+    """Remove what ended processes received and no live import reads, and return the number of files."""
+    latest = time.time() - ENDED_SECONDS
+    abandoned = [
         path
         for path in resources.uploads.iterdir()
-        if _get_modified_at(path) < latest and was_receiver_killed(path, resources.audit)
+        if get_modified_at(path) < latest and has_receiver_ended(path, resources.audit)
     ]
-    if not killed:
+    if not abandoned:
         return 0
     used = _list_uploads(resources, IS_LIVE)  # read last: by now nothing of these processes will be committed
-    return _remove(path for path in killed if _get_upload_name(path) not in used)
+    return _remove(path for path in abandoned if _get_upload_name(path) not in used)
 
 
 def _list_uploads(resources: Resources, *where: ColumnElement[bool]) -> set[str]:
@@ -73,14 +73,6 @@ def _list_uploads(resources: Resources, *where: ColumnElement[bool]) -> set[str]
 def _get_upload_name(path: Path) -> str:
     """Return the name of the upload that this file is, that is unpacked to it, or whose table it is."""
     return path.name.partition(".")[0]
-
-
-def _get_modified_at(path: Path) -> float:
-    """Return when the file was last changed; infinity if it has been removed meanwhile."""
-    try:
-        return path.stat().st_mtime
-    except FileNotFoundError:
-        return math.inf
 
 
 def _remove(paths: Iterable[Path]) -> int:

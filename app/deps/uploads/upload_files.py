@@ -67,8 +67,11 @@ async def open_upload(path: Path) -> AsyncIterator[UploadWriter]:
 
 
 async def write_upload(path: Path, blocks: AsyncIterator[bytes]) -> None:
-    """Write the blocks of an archive to a file. Raises Invalid, Busy (the disk is nearly full)."""
-    async with open_upload(path) as writer:
+    """Write the blocks of an archive to a file; it stays only if all were received.
+
+    Raises Invalid, Busy (the disk is nearly full).
+    """
+    async with remove_unless_received([path]), open_upload(path) as writer:
         async for block in blocks:
             await writer.write(block)
         if not await writer.finish():
@@ -76,10 +79,20 @@ async def write_upload(path: Path, blocks: AsyncIterator[bytes]) -> None:
 
 
 @asynccontextmanager
+async def remove_unless_received(paths: Iterable[Path]) -> AsyncIterator[None]:
+    """Remove uploads if this block, which receives them, does not end well: no import can read them yet."""
+    try:
+        yield
+    except BaseException:  # also if the service ends
+        await _remove(paths)
+        raise
+
+
+@asynccontextmanager
 async def remove_if_refused(paths: Iterable[Path]) -> AsyncIterator[None]:
     """Remove uploads if the request is refused in this block.
 
-    Where the request may have been carried out although it failed, they stay: an import may read them. The sweep
+    Where the request may have been carried out although it failed, they stay: an import may read them. A worker
     removes what no import reads.
     """
     try:
@@ -87,11 +100,14 @@ async def remove_if_refused(paths: Iterable[Path]) -> AsyncIterator[None]:
     except (OutcomeUnknown, CancelledError):
         raise
     except BaseException:
-        with CancelScope(shield=True):
-            for path in paths:
-                await run_sync(_remove, path)
+        await _remove(paths)
         raise
 
 
-def _remove(path: Path) -> None:
-    path.unlink(missing_ok=True)
+async def _remove(paths: Iterable[Path]) -> None:
+    def unlink_all() -> None:
+        for path in paths:
+            path.unlink(missing_ok=True)
+
+    with CancelScope(shield=True):
+        await run_sync(unlink_all)

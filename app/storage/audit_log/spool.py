@@ -128,6 +128,14 @@ def was_killed(folder: Path, process: str) -> bool:
         return False
 
 
+def has_ended(folder: Path, process: str) -> bool:
+    """Return whether the process whose files have this name has ended, or is about to: nobody holds its lock file.
+
+    A thread of one that ended by itself may go on for some seconds.
+    """
+    return not (folder / f"{process}{LOCK_SUFFIX}").exists() or was_killed(folder, process)
+
+
 def read_segment(segment: Segment) -> tuple[list[EntryDraft], int]:
     """Return the entries of a file, and how many of its lines are damaged. Raises OSError."""
     drafts, damaged = [], 0
