@@ -34,8 +34,6 @@ from app.serving.limits.photo_failures import report_photo_failure
 from app.storage.blob_store import Blobs
 from ml.types import CropKind
 
-PRIVATE_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-
 
 def enrol_photo(
     engine: Engine, caller: Caller, collection: str, data: bytes, request: EnrolmentRequest
