@@ -71,7 +71,7 @@ def tell_change(session: Session, job: Job) -> dict[str, str]:
 def cancel_job(session: Session, job_id: str) -> Job:
     """Cancel a job. Raises NotFound, or Conflict if it has ended already or is an erasure's."""
     job = get_job(session, job_id)
-    note_audited(session, [job.body.get("collection")])
+    note_audited(session, {job.body.get("collection"), *job.body.get("bound_to", {})})
     if job.state not in jobs.LIVE_STATES:
         raise Conflict(f"the job has {job.state}; only a queued or running one can be cancelled")
     if job.kind == Erase.kind:
