@@ -7,9 +7,9 @@ from sqlalchemy import ColumnElement, and_, or_, select
 from sqlalchemy.orm import Session
 
 from app.db import lookups
-from app.db.tables import Collection, Job
+from app.db.tables import Collection, Job, JobItem
 from app.deps.job_response import State
-from app.deps.paging import read_page
+from app.deps.paging import limit_scan, read_page
 from app.deps.server import change_number
 from app.errors import Conflict
 from app.queue import jobs
@@ -29,9 +29,10 @@ class JobFilter(NamedTuple):
 def list_jobs(
     session: Session, job_filter: JobFilter, limit: int, next_token: str | None
 ) -> tuple[list[Job], str | None]:
-    """List one page of the jobs that are not parts of others, without their results. Raises Invalid."""
-    where = [Job.parent_id.is_(None), *_iterate_conditions(job_filter)]
-    return read_page(session, Job, Job.id, limit, next_token, *where, order=job_filter.order, without=[Job.result])
+    """List one page of the jobs that are not parts of others, without their results. Raises Invalid, Busy."""
+    where, order = [Job.parent_id.is_(None), *_iterate_conditions(job_filter)], job_filter.order
+    with limit_scan(session, job_filter.collection, job_filter.kind, job_filter.states):
+        return read_page(session, Job, Job.id, limit, next_token, *where, order=order, without=[Job.result])
 
 
 def _iterate_conditions(job_filter: JobFilter) -> Iterator[ColumnElement[bool]]:
@@ -57,6 +58,16 @@ def get_job(session: Session, job_id: str) -> Job:
     """Return the job. Raises NotFound."""
     job: Job = lookups.get_row(session, "job", job_id)
     return job
+
+
+def list_items(
+    session: Session, job_id: str, state: str | None, limit: int, next_token: str | None
+) -> tuple[list[JobItem], str | None]:
+    """List one page of the items of a job. state: None means all. Raises NotFound, Invalid, Busy."""
+    with limit_scan(session, state):
+        get_job(session, job_id)
+        where = [JobItem.job_id == job_id, *([JobItem.state == state] if state else [])]
+        return read_page(session, JobItem, JobItem.number, limit, next_token, *where)
 
 
 def tell_change(session: Session, job: Job) -> dict[str, str]:
