@@ -111,10 +111,10 @@ def _read_address(scope: Scope) -> str | None:
 
 
 def _find_collection(scope: Scope, requirements: dict[str, str], params: dict[str, Any]) -> str | None:
-    """Return the collection that the path or the query names."""
+    """Return the collection that the path or the query names; of several in the query, the last, as routes read it."""
     if "collection" in params:
         return check_collection(params["collection"])
     if requirements["x-scope"] == RouteScope.COLLECTION:
         named = parse_qs(scope["query_string"].decode("latin-1")).get("collection", [None])
-        return check_collection(named[0])
+        return check_collection(named[-1])
     return None

@@ -58,7 +58,7 @@ class TokenVerifier:
                 raise self._jwt.InvalidTokenError("the issuer has no key of this name")
             claims = await asyncio.to_thread(self._verify, token, key)
         except self._jwt.PyJWTError as error:
-            log.info("access.token_refused reason=%s", error)
+            log.warning("access.token_refused reason=%.200r", str(error))
             return None
         return self._make_caller(claims)
 

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from app.db.subject_ids import list_spellings
 from app.db.tables import AuditEntry, AuditHead
-from app.deps.paging import read_page
+from app.deps.paging import limit_scan, read_page
 from app.errors import Invalid
 from app.storage.audit_log.chain import HEAD_ID, MAX_NUMBER
 from app.storage.audit_log.drafts import ResourceNames
@@ -32,9 +32,10 @@ def list_entries(
     next_token: str | None,
     order: Literal["oldest", "newest"],
 ) -> tuple[list[AuditEntry], str | None]:
-    """List one page of entries. Raises Invalid for a wrong token, or a subject without a collection."""
+    """List one page of entries. Raises Busy, or Invalid for a wrong token, or a subject without a collection."""
     where = list(_iterate_conditions(audit_filter, names))
-    return read_page(session, AuditEntry, AuditEntry.number, limit, next_token, *where, order=order)
+    with limit_scan(session, audit_filter.subject, audit_filter.action, audit_filter.key_id, audit_filter.since):
+        return read_page(session, AuditEntry, AuditEntry.number, limit, next_token, *where, order=order)
 
 
 def _iterate_conditions(audit_filter: AuditFilter, names: ResourceNames) -> Iterator[ColumnElement[bool]]:

@@ -32,6 +32,8 @@ POLICY = (
 )
 """Scripts come from this server alone, none is in the page. The chart library sets styles of its own."""
 A_DAY = {"Cache-Control": "max-age=86400"}
+REVALIDATED = {"Cache-Control": "no-cache"}
+"""Kept by a browser, which asks each time whether the file has changed: a new version may have been installed."""
 
 
 class KnownFiles(StaticFiles):
@@ -51,7 +53,7 @@ class KnownFiles(StaticFiles):
         self, full_path: PathLike, stat_result: os.stat_result, scope: Scope, status_code: int = 200
     ) -> Response:
         """Answer with the file, or with 304 if the client has it."""
-        file = WholeFile(full_path, status_code, stat_result=stat_result)
+        file = WholeFile(full_path, status_code, REVALIDATED, stat_result=stat_result)
         is_known = self.is_not_modified(file.headers, Headers(scope=scope))
         return NotModifiedResponse(file.headers) if is_known else file
 

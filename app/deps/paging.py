@@ -3,7 +3,8 @@
 import base64
 import binascii
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import Query
@@ -12,6 +13,7 @@ from sqlalchemy import JSON, ColumnElement, Text, cast, func, literal, select
 from sqlalchemy.orm import InstrumentedAttribute, Session, defer
 
 from app.db.field_types import Word
+from app.db.statement_limits import StatementTooSlow, limit_statements, wait_for_turn
 from app.db.tables import Base
 from app.db.tables.base import MetadataColumn
 from app.errors import Invalid
@@ -19,6 +21,8 @@ from app.errors import Invalid
 Row = TypeVar("Row", bound=Base)
 MAX_PAGE_BYTES = 4 * 2**20
 """Of the JSON values of a page's rows: metadata may have 64 KiB, and a thousand rows of them would take 59 MB."""
+MAX_SCAN_SECONDS = 10.0
+"""For which the rows of a list are compared with filters that have no index."""
 KEY_TYPES: dict[type, TypeAdapter[Any]] = {
     str: TypeAdapter(Word),
     int: TypeAdapter(Annotated[int, Field(ge=0, lt=2**63)]),
@@ -85,6 +89,28 @@ def read_page(
     # with the token too, SQLite would read all rows after it
     chosen = select(row).where(*where, key.in_(keys)).order_by(key.desc() if newest else key)
     return list(session.scalars(chosen.options(*map(defer, (*without, *unread))))), token
+
+
+@contextmanager
+def limit_scan(session: Session, *filters: object) -> Iterator[None]:
+    """Read a page by filters that have no index of their own: as many such pages at once as there are cores.
+
+    Where few rows match, the whole list is read for a page. Without any of the filters, nothing is limited.
+
+    session: as of `wait_for_turn`
+    Raises Busy if too many such pages are read; Invalid if it takes too long.
+    """
+    if not any(filters):
+        yield
+        return
+    try:
+        with wait_for_turn(session), limit_statements(session, MAX_SCAN_SECONDS):
+            yield
+    except StatementTooSlow as error:
+        raise Invalid(
+            f"it takes more than {MAX_SCAN_SECONDS:.0f} seconds to look for these entries in the whole list: add "
+            "another filter, or read the list without one"
+        ) from error
 
 
 def _measure_json(row: type[Base], without: Sequence[InstrumentedAttribute[Any]]) -> ColumnElement[int]:

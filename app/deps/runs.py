@@ -8,7 +8,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session, defer
 
 from app.db.tables import Evaluation, Job, Training
 from app.deps.job_response import JobOut
-from app.deps.paging import read_page
+from app.deps.paging import limit_scan, read_page
 
 Run = TypeVar("Run", Training, Evaluation)
 
@@ -28,14 +28,15 @@ def list_runs(
     order: Literal["oldest", "newest"] = "oldest",
     unread: Sequence[InstrumentedAttribute[Any]] = (),
 ) -> tuple[list[tuple[Run, JobOut | None]], str | None]:
-    """List one page of trainings or evaluations with their jobs. Raises Invalid for a wrong token.
+    """List one page of trainings or evaluations with their jobs. Raises Busy, or Invalid for a wrong token.
 
     unread: columns that the caller reads in part; a page is as short as if they were read
     """
     where = [kind.request["collection"].as_string() == collection] if collection else []
-    rows, token = read_page(
-        session, kind, kind.id, limit, next_token, *where, order=order, without=[kind.report], unread=unread
-    )
+    with limit_scan(session, collection):
+        rows, token = read_page(
+            session, kind, kind.id, limit, next_token, *where, order=order, without=[kind.report], unread=unread
+        )
     chosen = select(Job).where(Job.id.in_([r.job_id for r in rows])).options(defer(Job.result))
     jobs = {job.id: JobOut.without_result(job) for job in session.scalars(chosen)}
     return [(row, jobs.get(row.job_id or "")) for row in rows], token

@@ -142,7 +142,7 @@ def get_crop(
 ) -> Response:
     """The aligned face as PNG: `colour` 112 x 112, `grey` 100 x 170. 500 `StoredFileDamaged` if the file is damaged."""
     crop = service.read_crop(session, resources.blobs, collection, face_id, kind)
-    return Response(crop, media_type="image/png", headers=service.PRIVATE_HEADERS)
+    return Response(crop, media_type="image/png")
 
 
 @router.get(
@@ -155,7 +155,7 @@ def get_crop(
 def get_photo(collection: CollectionId, face_id: FaceId, session: ReadDep, resources: ResourcesDep) -> Response:
     """The photo as it was uploaded. Its content is checked: 500 `StoredFileDamaged` if it is damaged."""
     photo = service.read_photo(session, resources.blobs, collection, face_id)
-    return Response(photo, media_type=service.guess_media_type(photo), headers=service.PRIVATE_HEADERS)
+    return Response(photo, media_type=service.guess_media_type(photo))
 
 
 @router.patch(

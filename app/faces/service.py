@@ -1,5 +1,6 @@
 """Enrol, list, change and delete faces, and accept archives for import."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -13,7 +14,7 @@ from app.db.tables import Collection, Face, Job, Subject
 from app.db.visibility import ALL_ROWS
 from app.deps.caller import Caller
 from app.deps.key_secrets import check_still_opened
-from app.deps.paging import read_page
+from app.deps.paging import limit_scan, read_page
 from app.enrolment.archives.formats import recognise_format
 from app.enrolment.photo_analysis import EnrolmentRequest, analyse_photo
 from app.enrolment.preparation import prepare_photos
@@ -33,8 +34,6 @@ from app.serving.engine import Engine
 from app.serving.limits.photo_failures import report_photo_failure
 from app.storage.blob_store import Blobs
 from ml.types import CropKind
-
-PRIVATE_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 
 def enrol_photo(
@@ -100,17 +99,23 @@ class FaceFilter(NamedTuple):
 
 
 def list_faces(session: Session, collection: str, face_filter: FaceFilter, limit: int, token: str | None) -> FacesOut:
-    """List faces in the order of their enrolment, one page of them. Raises NotFound, or Invalid for a wrong token."""
-    get_collection(session, collection)
-    where: list[ColumnElement[bool]] = [Face.collection_id == collection]
+    """List one page of faces in the order of their enrolment. Raises NotFound, Busy, or Invalid for a wrong token."""
+    with limit_scan(session, face_filter.role):
+        get_collection(session, collection)
+        where = _iterate_conditions(session, collection, face_filter)
+        faces, next_token = read_page(session, Face, Face.pk, limit, token, *where, order=face_filter.order)
+        return FacesOut(faces=describe_faces(session, faces), next_token=next_token)
+
+
+def _iterate_conditions(session: Session, collection: str, face_filter: FaceFilter) -> Iterator[ColumnElement[bool]]:
+    """Yield the conditions of a filter. Raises NotFound."""
+    yield Face.collection_id == collection
     if face_filter.subject:
-        where.append(Face.subject_pk == subjects.get_subject(session, collection, face_filter.subject).pk)
+        yield Face.subject_pk == subjects.get_subject(session, collection, face_filter.subject).pk
     if face_filter.role:
-        where.append(Face.role == face_filter.role)
+        yield Face.role == face_filter.role
     if face_filter.source:
-        where.append(Face.source == face_filter.source)
-    faces, next_token = read_page(session, Face, Face.pk, limit, token, *where, order=face_filter.order)
-    return FacesOut(faces=describe_faces(session, faces), next_token=next_token)
+        yield Face.source == face_filter.source
 
 
 def describe_faces(session: Session, faces: list[Face]) -> list[FaceOut]:

@@ -9,14 +9,13 @@ from sse_starlette import EventSourceResponse
 
 from app.db import examples
 from app.db.field_types import Word
-from app.db.tables import JobItem
 from app.deps import CallerDep, Limit, NextToken, ReadDep, ResourcesDep, WriteDep
 from app.deps.audit import audit_as
 from app.deps.headers import describe_headers
 from app.deps.idempotency.stored_answers import AnswerRoute
 from app.deps.job_response import RUNNING, JobEntry, JobOut
 from app.deps.job_response import State as JobState
-from app.deps.paging import Order, read_page
+from app.deps.paging import Order
 from app.deps.problems import declare_problems
 from app.deps.roles import OPERATOR, READER
 from app.deps.scopes import JOB, ROWS
@@ -84,9 +83,7 @@ def list_items(
     job_id: JobId, session: ReadDep, limit: Limit = 100, next_token: NextToken = None, state: State = None
 ) -> ItemsOut:
     """The photos of an import, each with its faces, or with the reasons why it has none."""
-    service.get_job(session, job_id)
-    where = [JobItem.job_id == job_id, *([JobItem.state == state] if state else [])]
-    rows, token = read_page(session, JobItem, JobItem.number, limit, next_token, *where)
+    rows, token = service.list_items(session, job_id, state, limit, next_token)
     return ItemsOut(items=[ItemOut.of(r) for r in rows], next_token=token)
 
 

@@ -7,9 +7,9 @@ from sqlalchemy import ColumnElement, and_, or_, select
 from sqlalchemy.orm import Session
 
 from app.db import lookups
-from app.db.tables import Collection, Job
+from app.db.tables import Collection, Job, JobItem
 from app.deps.job_response import State
-from app.deps.paging import read_page
+from app.deps.paging import limit_scan, read_page
 from app.deps.server import change_number
 from app.errors import Conflict
 from app.queue import jobs
@@ -29,9 +29,10 @@ class JobFilter(NamedTuple):
 def list_jobs(
     session: Session, job_filter: JobFilter, limit: int, next_token: str | None
 ) -> tuple[list[Job], str | None]:
-    """List one page of the jobs that are not parts of others, without their results. Raises Invalid."""
-    where = [Job.parent_id.is_(None), *_iterate_conditions(job_filter)]
-    return read_page(session, Job, Job.id, limit, next_token, *where, order=job_filter.order, without=[Job.result])
+    """List one page of the jobs that are not parts of others, without their results. Raises Invalid, Busy."""
+    where, order = [Job.parent_id.is_(None), *_iterate_conditions(job_filter)], job_filter.order
+    with limit_scan(session, job_filter.collection, job_filter.kind, job_filter.states):
+        return read_page(session, Job, Job.id, limit, next_token, *where, order=order, without=[Job.result])
 
 
 def _iterate_conditions(job_filter: JobFilter) -> Iterator[ColumnElement[bool]]:
@@ -59,6 +60,16 @@ def get_job(session: Session, job_id: str) -> Job:
     return job
 
 
+def list_items(
+    session: Session, job_id: str, state: str | None, limit: int, next_token: str | None
+) -> tuple[list[JobItem], str | None]:
+    """List one page of the items of a job. state: None means all. Raises NotFound, Invalid, Busy."""
+    with limit_scan(session, state):
+        get_job(session, job_id)
+        where = [JobItem.job_id == job_id, *([JobItem.state == state] if state else [])]
+        return read_page(session, JobItem, JobItem.number, limit, next_token, *where)
+
+
 def tell_change(session: Session, job: Job) -> dict[str, str]:
     """Return `X-Change-Number` with the last change of the collection of a job that has ended; else nothing."""
     if job.finished_at is None or "collection" not in job.body:
@@ -71,7 +82,7 @@ def tell_change(session: Session, job: Job) -> dict[str, str]:
 def cancel_job(session: Session, job_id: str) -> Job:
     """Cancel a job. Raises NotFound, or Conflict if it has ended already or is an erasure's."""
     job = get_job(session, job_id)
-    note_audited(session, [job.body.get("collection")])
+    note_audited(session, {job.body.get("collection"), *job.body.get("bound_to", {})})
     if job.state not in jobs.LIVE_STATES:
         raise Conflict(f"the job has {job.state}; only a queued or running one can be cancelled")
     if job.kind == Erase.kind:

@@ -10,7 +10,7 @@ from app.db.id_lists import select_ids
 from app.db.tables import Collection, Face, Label, Task
 from app.db.written_changes import note_raised
 from app.deps.caller import Caller
-from app.deps.paging import read_page
+from app.deps.paging import limit_scan, read_page
 from app.galleries import label_consensus
 from app.labels.refusals import Refusals
 from app.labels.schemas import AddedOut, LabelIn, LabelOut
@@ -118,9 +118,12 @@ class LabelFilter(NamedTuple):
 def list_labels(
     session: Session, label_filter: LabelFilter, limit: int, next_token: str | None
 ) -> tuple[list[LabelOut], str | None]:
-    """List labels in the order in which they were given. Raises Invalid for a wrong token."""
+    """List labels in the order in which they were given. Raises Busy, or Invalid for a wrong token."""
     where = _iterate_conditions(label_filter)
-    rows, token = read_page(session, Label, Label.pk, limit, next_token, *where)
+    # of several, SQLite may take the index of the task, which finds most labels
+    is_combined = sum(map(bool, (label_filter.task, label_filter.by, label_filter.face))) > 1
+    with limit_scan(session, label_filter.contradicting, is_combined):
+        rows, token = read_page(session, Label, Label.pk, limit, next_token, *where)
     ids = {pk for row in rows for pk in (row.face_a, row.face_b)}
     names = dict(session.execute(select(Face.pk, Face.face_id).where(Face.pk.in_(ids))).all())
     known = [row for row in rows if row.face_a in names and row.face_b in names]  # others were erased meanwhile

@@ -15,6 +15,7 @@ from app.search.criteria import Criteria
 from app.search.params import SearchParams
 from app.serving.deployments import ServedModel
 from app.serving.engine import Engine
+from app.storage.audit_log.notes import NOTE, AuditNote
 from app.storage.blob_store import Blobs
 from ml.types import AlignedFace, CropKind, Crops, Rows
 
@@ -102,13 +103,18 @@ class SearchContext:
 
 
 @contextmanager
-def open_context(engine: Engine, change: int | None = None, collections: Sequence[str] = ()) -> Iterator[SearchContext]:
+def open_context(
+    engine: Engine, change: int | None = None, collections: Sequence[str] = (), note: AuditNote | None = None
+) -> Iterator[SearchContext]:
     """Open the context of a request. Its transaction begins with the first statement, after the heavy work.
 
     change: see `SearchContext`
     collections: whose rows its session sees; empty: all, for a search of a collection that the key covers
+    note: gets the collection for the audit log if the path does not name it
     """
     with reading(engine.resources.database, collections) as session:
+        if note is not None:
+            session.info[NOTE] = note
         yield SearchContext(engine, session, change)
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Path, Query, Response
 
 from app.db.field_types import CollectionName, FaceName
-from app.deps import CallerDep, EngineDep
+from app.deps import AuditDep, CallerDep, EngineDep
 from app.deps.admission.work import SEARCHES
 from app.deps.audit import audit_as
 from app.deps.headers import describe_headers
@@ -73,10 +73,11 @@ def verify_pair(
     params: Annotated[VerifyParams, Query()],
     engine: EngineDep,
     caller: CallerDep,
+    audit: AuditDep,
     change: ChangeNumber = None,
 ) -> Response:
     """Compares the largest faces of two photos (`file` twice, or `images` in JSON), or the largest face of one photo
     with an enrolled face or with the nearest face of a subject. `passes` is decided at `fmr` or at the collection's
     default false-match rate."""
-    with open_context(engine, change, caller.collections) as context:
+    with open_context(engine, change, caller.collections, audit) as context:
         return json_response(context, service.verify_pair(context, body.images, params))

@@ -27,6 +27,7 @@ from app.search.schemas import Correction, SearchOut, VerifyOut
 from app.search.shadow.shadowed_search import queue_comparison
 from app.serving.deployments import ServedModel
 from app.serving.faces.found_faces import EnrolledFace
+from app.storage.audit_log.notes import note_audited
 from ml.descriptors.external import External
 from ml.types import AlignedFace, Ids, Rows
 
@@ -172,6 +173,7 @@ def verify_pair(context: SearchContext, photos: Sequence[bytes], params: VerifyP
         raise Invalid("send two photos as `file`, or one photo and a face_id or a subject")
     session = require_session(context.session)
     collection = _choose_collection(session, params)
+    note_audited(session, [collection])
     with context.engine.use(collection, params.task, params.model, context.change) as served:
         served.model.recipe.check_describes()
         check_tasks_enabled(session, [served.task])

@@ -4,11 +4,21 @@ import httpx
 import pytest
 
 from app.console.routes import POLICY
-from app.deps.server.security_headers import CONTENT_POLICY, SECURITY_HEADERS
+from app.deps.server.immediate_answers import ImmediateAnswer, _make_headers
+from app.deps.server.security_headers import CACHE_POLICY, CONTENT_POLICY, SECURITY_HEADERS
+from tests.openapi_checker import openapi_document
 from tests.service import Service
 
 pytestmark = pytest.mark.parametrize("lasting_service", ["sqlite"], indirect=True)
 OWN_POLICY = ("/", "/docs")
+OWN_CACHE_POLICY = {
+    "/": "no-cache",
+    "/docs": "no-cache",
+    "/openapi.json": "no-cache",
+    "/console/js/main.js": "no-cache",
+    "/docs/swagger-ui.css": "max-age=86400",
+}
+"""The files of the page, which hold nothing of a gallery. A refusal is kept of no path."""
 ANSWERS = [
     ("GET", "/", 200),
     ("GET", "/docs", 200),
@@ -42,9 +52,27 @@ def check_headers(answer: httpx.Response, status: int, path: str) -> None:
     assert answer.status_code == status
     for name, value in SECURITY_HEADERS:
         [sent] = answer.headers.get_list(name.decode())
-        assert sent == value.decode() or (path in OWN_POLICY and name == CONTENT_POLICY[0])
+        if (name, value) == CACHE_POLICY:
+            assert sent == (OWN_CACHE_POLICY.get(path, "no-store") if status < 400 else "no-store")
+        else:
+            assert sent == value.decode() or (path in OWN_POLICY and name == CONTENT_POLICY[0])
     assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
     assert "server" not in answer.headers, "nobody needs to know which server this is"
+
+
+def test_nothing_that_the_api_answers_is_kept_by_a_cache(service: Service) -> None:
+    """A browser would keep names after its key was forgotten; a cache between would give them to anybody."""
+    paths = openapi_document()["paths"]
+    for path in (path for path, operations in paths.items() if "get" in operations):
+        answer = service.client.get(path.replace("{", "").replace("}", ""))
+        assert answer.headers.get_list("cache-control") == ["no-store"], (path, answer.status_code)
+    assert CACHE_POLICY in _make_headers({}, ImmediateAnswer([], b"{}")), "what is answered before all layers"
+
+
+def test_a_file_of_the_page_is_kept_until_it_has_changed(service: Service) -> None:
+    tag = service.client.get("/console/js/main.js").headers["etag"]
+    answer = service.client.get("/console/js/main.js", headers={"If-None-Match": tag})
+    assert (answer.status_code, answer.headers["cache-control"]) == (304, "no-cache")
 
 
 def test_refusals_and_failures_have_the_security_headers(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:

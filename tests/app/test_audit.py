@@ -1,5 +1,6 @@
 """The audit log of a running service: who did what, when, on what, and who may read it."""
 
+import base64
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,6 +21,7 @@ from app.deps.audit import UndeclaredAudit, audit_as, check_audited
 from app.deps.roles import OPERATOR
 from app.resources import Resources
 from app.storage.audit_log.drafts import EntryDraft
+from tests.app.test_faces import picture
 from tests.openapi_checker import openapi_document
 from tests.service import Service, serve_api
 from tests.two_collections import MINE, OTHER, World, open_world
@@ -79,7 +81,8 @@ def test_an_entry_says_who_did_what_when_and_on_what(world: World) -> None:
             "deployment.change",
             "task:identity",
         ),
-        ("POST", "/v1/jobs/{live}:cancel", {}, "job.cancel", "job:"),
+        ("POST", "/v1/jobs/{live}:cancel", {}, "job.cancel", "job:{live}"),
+        ("POST", "/v1/jobs/{evaluation_job}:cancel", {}, "job.cancel", "job:{evaluation_job}"),
         ("POST", "/v1/trainings", {"collection": MINE, "method": "l2"}, "training.start", "training:"),
         ("POST", "/v1/evaluations", {"collection": MINE}, "evaluation.start", "evaluation:"),
         ("POST", "/v1/models/{model}:archive", {}, "model.archive", "model:"),
@@ -95,13 +98,26 @@ def test_an_entry_names_the_collection_also_where_the_path_does_not(
     rows = world.rows[MINE]
     if body == "label":
         body = {"labels": [{"face_a": rows.faces[0], "face_b": rows.faces[1], "same": True}]}
-    request = {} if body is None else {"json": body}
+    request, began = {} if body is None else {"json": body}, time.time()
     answer = world.send(method, path.format(MINE=MINE, **rows.ids), "admin", **request)
     assert answer.is_success, answer.text
-    entry = find_entry(world, action=action, collection=MINE)
+    entry = find_entry(world, action=action, collection=MINE, since=began)
     assert entry["status"] == answer.status_code
-    assert (entry["resource"] or "").startswith(resource or "")
+    assert (entry["resource"] or "").startswith((resource or "").format(**rows.ids))
     assert (entry["resource"] is None) == (resource is None)
+
+
+@pytest.mark.parametrize(
+    ("bound", "query"),
+    [((MINE,), ""), ((MINE,), f"?collection={MINE}"), ((), f"?collection={OTHER}&collection={MINE}")],
+)
+def test_a_verification_is_recorded_under_the_collection_that_answers_it(
+    world: World, bound: tuple[str, ...], query: str
+) -> None:
+    began, photo = time.time(), base64.b64encode(picture()).decode()
+    answer = world.send("POST", f"/v1/verify{query}", "reader", *bound, json={"images": [photo, photo]})
+    entries = wait_for_entries(world.client, world.headers["admin", ()], action="face.verify", since=began)
+    assert [(entry["collection"], entry["status"]) for entry in entries] == [(MINE, answer.status_code)]
 
 
 def test_what_a_key_may_not_do_is_recorded_and_requests_without_a_key_are_not(world: World) -> None:

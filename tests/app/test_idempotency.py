@@ -75,6 +75,20 @@ def test_a_body_of_another_type_is_another_request(staff: httpx.Client) -> None:
     assert send("application/zip").json()["code"] == "IdempotencyKeyReused"
 
 
+def test_other_labels_of_the_same_length_are_another_request(service: Service, staff: httpx.Client) -> None:
+    faces = [enrol(staff, picture(n)).raise_for_status().json()["face_records"][0]["face_id"] for n in (1, 2, 3)]
+
+    def send(second: str) -> httpx.Response:
+        headers = {"Idempotency-Key": "a", "Content-Type": "text/csv"}
+        content = f"face_a,face_b,same\n{faces[0]},{second},1\n"
+        return staff.post("/v1/labels:import", content=content, headers=headers)
+
+    assert send(faces[1]).raise_for_status().json()["accepted"] == 1
+    assert send(faces[1]).headers["Idempotent-Replayed"] == "true"
+    other = send(faces[2])
+    assert (other.status_code, other.json()["code"]) == (422, "IdempotencyKeyReused")
+
+
 def test_a_request_that_was_cut_off_does_not_take_the_key_of_its_repeat(service: Service, staff: httpx.Client) -> None:
     async def receive() -> Message:
         return next(messages)

@@ -9,7 +9,10 @@ from app.db import statement_limits
 from app.db.session import reading, writing
 from app.db.statement_limits import StatementTooSlow, limit_statements, wait_for_turn
 from app.db.tables import Collection
+from app.deps import paging
 from app.errors import Busy, Invalid
+from app.faces.service import FaceFilter, list_faces
+from app.labels.service import LabelFilter, list_labels
 from app.resources import Resources
 from app.search import enrolled_faces
 from app.search.filters import Filter
@@ -66,6 +69,30 @@ def test_filters_take_turns(resources: Resources, monkeypatch: pytest.MonkeyPatc
         found = enrolled_faces.filter_faces(session, "c", wanted)
     assert found is not None
     assert len(found) == 3
+
+
+def test_a_list_that_is_read_whole_for_a_page_is_limited_too(
+    resources: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enrol(resources, "c", range(3), shots=1)
+    turns = threading.BoundedSemaphore(1)
+    monkeypatch.setattr(statement_limits, "TURNS", turns)
+    monkeypatch.setattr(statement_limits, "MAX_TURN_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(statement_limits, "INSTRUCTIONS_PER_CHECK", 1)
+    everyone, strangers = (FaceFilter(None, role, None) for role in (None, "distractor"))
+    with reading(resources.database) as session:
+        with turns, pytest.raises(Busy, match="whole collections"):
+            list_faces(session, "c", strangers, 10, None)
+        with turns, pytest.raises(Busy, match="whole collections"):
+            list_labels(session, LabelFilter("identity", "nobody", None, contradicting=False), 10, None)
+        with turns:
+            assert list_labels(session, LabelFilter(None, "nobody", None, contradicting=False), 10, None) == ([], None)
+            assert len(list_faces(session, "c", everyone, 10, None).faces) == 3
+        assert list_faces(session, "c", strangers, 10, None).faces == []
+        if resources.database.dialect.name == "sqlite":
+            monkeypatch.setattr(paging, "MAX_SCAN_SECONDS", 0.0)
+            with pytest.raises(Invalid, match="add another filter"):
+                list_faces(session, "c", strangers, 10, None)
 
 
 def test_what_changes_during_the_wait_is_seen_after_it(resources: Resources, monkeypatch: pytest.MonkeyPatch) -> None:

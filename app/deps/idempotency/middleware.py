@@ -10,7 +10,7 @@ for five minutes if the process lives, or has ended by itself. If the database c
 ended, the answer is stored, or the key freed, once it can be. A request that takes longer, or seems to because the
 clock goes forward, is refused at its commit if a repeat has taken the key. A photo is enrolled in a transaction of its
 own: its repeat returns the same faces. An archive or a file of vectors that is streamed to disk is compared by its
-length only.
+`Content-Length` only, which a chunked one does not have.
 
 An answer that names somebody who was erased since is erased too, and a repeat is answered 409 `AnswerErased`. So is a
 repeat of a request to a collection that was deleted since, also if another one has its name.
@@ -42,7 +42,6 @@ from app.storage.audit_log.spool import was_killed
 
 MAX_KEY_CHARACTERS = 255
 MESSAGE_BYTES = 65_536
-STREAMED_PATH_SUFFIXES = (":import", ":import-embeddings")
 COLLECTION_IN_PATH = re.compile(r"/v1/collections/([A-Za-z0-9_.-]{1,255})(?=[/:]|$)")
 
 
@@ -142,7 +141,7 @@ async def _compute_fingerprint(scope: Scope, receive: Receive) -> tuple[str, Rec
     digest = hashlib.sha256(f"{scope['method']} {scope['path']}?".encode() + scope["query_string"])
     media_type = Headers(scope=scope).get("content-type", "").partition(";")[0]  # a form's boundary may be another one
     digest.update(f"\n{media_type}\n".encode())
-    if scope["path"].endswith(STREAMED_PATH_SUFFIXES):
+    if scope["state"].get("requirements", {}).get("x-body") == "archive":
         digest.update(Headers(scope=scope).get("content-length", "").encode())
         return digest.hexdigest(), receive
     body = bytearray()

@@ -1,11 +1,14 @@
-"""Add to every answer the headers that say what a browser may do with it."""
+"""Add to every answer the headers that say what a browser, or a cache on the way, may do with it."""
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 CONTENT_POLICY = (b"content-security-policy", b"default-src 'none'; base-uri 'none'; frame-ancestors 'none'")
 """Nothing may be loaded or run. Pages that do more send a policy of their own."""
+CACHE_POLICY = (b"cache-control", b"no-store")
+"""Answers name people, and a cache between would give them to anybody. What may be kept, the page's files, says so."""
 SECURITY_HEADERS = (
     CONTENT_POLICY,
+    CACHE_POLICY,
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
 )
