@@ -114,9 +114,13 @@ class Blobs:
 
     def has(self, collection: str, names: Iterable[str]) -> bool:
         """Whether all of these files exist."""
+        return not self.list_missing(collection, names)
+
+    def list_missing(self, collection: str, names: Iterable[str]) -> set[str]:
+        """Return those of these files that do not exist."""
         wanted = set(names)
         wanted -= self._open_segments(collection).list_stored(wanted)
-        return all(os.path.exists(self._absolute(collection, name)) for name in wanted)
+        return {name for name in wanted if not os.path.exists(self._absolute(collection, name))}
 
     def get(self, collection: str, name: str) -> bytes:
         """Return the bytes of a file. Raises NotFound."""
