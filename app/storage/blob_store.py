@@ -3,7 +3,6 @@
 import errno
 import logging
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -17,6 +16,7 @@ from app.db.database_file import OpenedPath
 from app.errors import AppError, Busy, Invalid, NotFound
 from app.storage.atomic_write import atomic_write_all
 from app.storage.segments.collection_segments import DAMAGED_SUFFIX, CollectionSegments, SegmentStore, is_segment
+from app.storage.segments.trash import remove_folder
 from ml.errors import Corrupt
 from ml.files import hash_bytes
 from ml.images import check_png
@@ -218,11 +218,22 @@ class Blobs:
             return
         with suppress(FileNotFoundError):
             self._path(collection, "").rename(self.root / f"{TRASH}{uuid4().hex}")
+        self.close(collection)
 
-    def empty_trash(self) -> None:
-        """Remove the files of collections that were set aside."""
+    def close(self, collection: str) -> None:
+        """Close the segments of a collection. They are opened again when they are needed."""
+        self._segments.close(self._absolute(collection, ""))
+
+    def empty_trash(self) -> bool:
+        """Remove the files of collections that were set aside. Returns False if some are left, which is logged."""
+        is_empty = True
         for folder in self.root.glob(f"{TRASH}*"):
-            shutil.rmtree(folder, ignore_errors=True)
+            try:
+                remove_folder(str(folder))
+            except OSError as error:
+                log.error("trash.not_removed path=%s error=%s", folder, error)
+                is_empty = False
+        return is_empty
 
     def collections(self) -> list[str]:
         """Return the ids of the collections that have files."""
