@@ -152,6 +152,7 @@ class DeploymentSync:
                     part.forget(key)
                 drop_indexes_of(key, self._load_retry_at)
                 self.registry.drop(key)
+                self.resources.blobs.close(served.collection)
                 for index in served.indexes.values():
                     self.snapshots.delete(index.key)
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -10,7 +11,7 @@ from uuid import uuid4
 from sqlalchemy import Column, Engine, Table, func, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
-from app.db.session import reading, writing
+from app.db.session import check_transaction, reading, writing
 from app.db.tables import Collection, Deployment, Face, ModelRecord, Removal, Subject, Task, Training, TrainingPolicy
 from app.errors import Busy, Conflict, Invalid, NotFound
 from app.queue.jobs import enqueue
@@ -36,6 +37,10 @@ from app.storage.recognisers.component_files import list_vocabularies
 from app.storage.snapshot_folders import is_kept_folder
 
 FACES_PER_STATEMENT = 500
+FILES_PER_CHECK = 1_000
+"""How many files are looked for between two checks of a lock."""
+MAX_CHECKS = 5
+"""How often a restore looks, at most, whether all of its files are there; what is missing is written again."""
 NUMBERED_ELSEWHERE = {(Removal.__tablename__, "face_pk"): Face.__tablename__}
 """Columns that hold the number of a row of another table without a foreign key -> that table."""
 
@@ -64,6 +69,7 @@ def restore_collection(
     """Restore a collection that does not exist. Its faces get new numbers.
 
     collection: its id in the snapshot; name: its id from now on
+    Its rows are committed with its last file: nobody removes a file that a row names.
     The collection counts as made anew: its models are measured as if they had learned from all who were not held out.
     What people have refused since in the collection of the snapshot, if it exists, holds in the restored one too.
     Raises NotFound if the snapshot has no such collection, Conflict if the name or a face id is in use, if the
@@ -82,30 +88,35 @@ def restore_collection(
             session.add(reserved)
             session.flush()
             reserved_at = reserved.created_at
+        names, renamed = {*list_model_folders(models), *vocabularies}, {collection: name}
+        select_files = partial(_select_files, database, opened, collection, names, report)
         try:
-            names = {*list_model_folders(models), *vocabularies}
-            files = restore_files(home, _select_files(database, opened, collection, names, report), {collection: name})
-            with writing(database) as session:
-                _release(session, name, reserved_at)
-                with refuse_unfit_rows(folder):
-                    faces = _insert_collection(session, opened, collection, name, report, options)
-                restored = Restored(faces, files)
-                _keep_refusals(session, collection, name)
-                check_unchanged(opened)
-                if is_kept:
-                    refuse_pending_erasures(session, collection)
-                options.finish(session, restored)
+            files = restore_files(home, select_files(), renamed)
+            for _ in range(MAX_CHECKS):
+                with writing(database) as session:
+                    reserved = _lock_reserved(session, name, reserved_at)
+                    lost = list_lost_files(opened, home, collection, name, partial(check_transaction, session))
+                    if not lost:
+                        _release(session, reserved)
+                        faces = _insert_collection(session, opened, collection, name, report, options)
+                        if is_kept:
+                            refuse_pending_erasures(session, collection)
+                        restored = Restored(faces, files)
+                        options.finish(session, restored)
+                        return restored
+                restore_files(home, (file for file in select_files() if file[0] in lost), renamed)
+            raise Conflict(f"files of the collection {name!r} are removed again and again; restore it later")
         except BaseException:
-            with writing(database) as session:
-                with suppress(Conflict):  # another collection of this name, or what was written to it, stays
-                    _release(session, name, reserved_at)
-                enqueue(session, Erase(collection=name, whole=True))
+            _clean_up(database, name, reserved_at)
             raise
-        lost = list_lost_files(opened, home, collection, name)
-        if lost:  # the sweep takes files for orphans if no row names them for an hour
-            again = (file for file in opened.read_files(report) if file[0] in lost)
-            restore_files(home, again, {collection: name})
-        return restored
+
+
+def _clean_up(database: Engine, name: str, reserved_at: float) -> None:
+    """Free the name, and have the files removed that no row names."""
+    with writing(database) as session:
+        with suppress(Conflict):  # another collection of this name, or what was written to it, stays
+            _release(session, _lock_reserved(session, name, reserved_at))
+        enqueue(session, Erase(collection=name, whole=True))
 
 
 def check_unchanged(opened: OpenedSnapshot) -> None:
@@ -155,15 +166,24 @@ def _refuse_pending_erasures(database: Engine, collection: str) -> None:
         refuse_pending_erasures(session, collection)
 
 
-def list_lost_files(opened: OpenedSnapshot, home: Path, collection: str, name: str) -> set[str]:
-    """Return the paths of a collection's photos and crops that were restored and are no longer there."""
-    blobs, prefix = Blobs(home / "blobs"), f"{BLOBS}/{collection}/"
-    own = (path for path in opened.list_files() if path.startswith(prefix))
-    return {path for path in own if not blobs.has(name, [path.removeprefix(prefix)])}
+def list_lost_files(
+    opened: OpenedSnapshot, home: Path, collection: str, name: str, check_lock: Callable[[], None] = lambda: None
+) -> set[str]:
+    """Return the paths of a collection's photos and crops that were restored and are no longer there.
+
+    Where the row of the collection is locked, nobody removes any meanwhile. check_lock: is called between many files
+    """
+    blobs, prefix = Blobs(home / BLOBS), f"{BLOBS}/{collection}/"
+    own = [path.removeprefix(prefix) for path in opened.list_files() if path.startswith(prefix)]
+    lost = set[str]()
+    for start in range(0, len(own), FILES_PER_CHECK):
+        check_lock()
+        lost |= blobs.list_missing(name, own[start : start + FILES_PER_CHECK])
+    return {f"{prefix}{file}" for file in lost}
 
 
-def _release(session: Session, name: str, reserved_at: float) -> None:
-    """Delete the row that reserves the name. Raises Conflict if it was deleted or written to meanwhile."""
+def _lock_reserved(session: Session, name: str, reserved_at: float) -> Collection:
+    """Lock the row that reserves the name. Raises Conflict if it was deleted or written to meanwhile."""
     reserved = session.get(Collection, name, with_for_update=True)
     if reserved is None or reserved.created_at != reserved_at:
         raise Conflict(
@@ -174,6 +194,11 @@ def _release(session: Session, name: str, reserved_at: float) -> None:
             f"the collection {name!r} was written to during the restore: what was written is kept. Delete the "
             "collection and restore it again, or restore under another name (--as)"
         )
+    return reserved
+
+
+def _release(session: Session, reserved: Collection) -> None:
+    """Delete the row that reserves the name. Its lock lasts until the transaction ends."""
     session.delete(reserved)
     session.flush()
 
@@ -197,6 +222,17 @@ def _check_free(session: Session, opened: OpenedSnapshot, collection: str, name:
 
 
 def _insert_collection(
+    session: Session, opened: OpenedSnapshot, collection: str, name: str, report: Report, options: RestoreOptions
+) -> int:
+    """Insert the rows of a collection, and return the number of its faces. Raises Invalid, Busy."""
+    with refuse_unfit_rows(opened.folder):
+        faces = _insert_rows(session, opened, collection, name, report, options)
+    _keep_refusals(session, collection, name)
+    check_unchanged(opened)
+    return faces
+
+
+def _insert_rows(
     session: Session, opened: OpenedSnapshot, collection: str, name: str, report: Report, options: RestoreOptions
 ) -> int:
     """Insert the rows of a collection, renumbered, and return the number of its faces."""

@@ -1,8 +1,10 @@
 """The files of a snapshot: one uncompressed tar, since photos and crops are compressed already."""
 
 import io
+import os
 import tarfile
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,8 +66,36 @@ def iterate_blobs(blobs: Blobs, collection: str, names: Iterable[str]) -> Iterat
 
 
 def list_folder(folder: Path) -> list[Path]:
-    """List all files below a folder, if it exists, sorted; links are left out."""
-    return [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
+    """List all files below a folder, if it exists, sorted; links are left out.
+
+    So is what has a name with a dot in front: another process is writing it.
+    """
+    paths = list[Path]()
+    for path, folders, names in os.walk(folder, onerror=_pass_over_gone):
+        folders[:] = (name for name in folders if not name.startswith("."))
+        paths += (Path(path, name) for name in names if not name.startswith("."))
+    return [path for path in sorted(paths) if path.is_file() and not path.is_symlink()]
+
+
+def _pass_over_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
+
+
+def iterate_others(others: dict[str, Path]) -> Iterator[tuple[str, bytes]]:
+    """Yield the paths and bytes of these files; a file that is deleted meanwhile is left out."""
+    for name, path in others.items():
+        with suppress(FileNotFoundError):
+            yield name, path.read_bytes()
+
+
+def measure_others(others: dict[str, Path]) -> int:
+    """Return the size of these files in bytes. What does not exist counts nothing."""
+    size = 0
+    for path in others.values():
+        with suppress(FileNotFoundError):
+            size += path.stat().st_size
+    return size
 
 
 def write_files(path: Path, files: Iterable[tuple[str, bytes]]) -> Iterator[SnapshotFile]:

@@ -53,6 +53,17 @@ def lock_name(home: Path, name: str, seconds: float = 0.0) -> Iterator[None]:
         lock.release()
 
 
+def is_name_locked(home: Path, name: str) -> bool:
+    """Whether a process restores a collection under this id now."""
+    if not (home / LOCK_FOLDER / f"{name}.lock").exists():
+        return False
+    try:
+        with lock_name(home, name):
+            return False
+    except Conflict:
+        return True
+
+
 def release_untouched(session: Session, name: str) -> bool:
     """Delete the row of a collection that was reserved, not restored, and not written to since. Returns whether it is.
 

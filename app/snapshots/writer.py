@@ -1,6 +1,7 @@
 """Write a snapshot of a running service: its rows at one moment, then the files that they name."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
 from pathlib import Path
@@ -23,7 +24,17 @@ from app.snapshots.erased_rows import (
     erase_from_rows,
     iterate_batches,
 )
-from app.snapshots.files import BLOBS, MODELS, RECOGNISERS, iterate_blobs, list_blobs, list_folder, write_files
+from app.snapshots.files import (
+    BLOBS,
+    MODELS,
+    RECOGNISERS,
+    iterate_blobs,
+    iterate_others,
+    list_blobs,
+    list_folder,
+    measure_others,
+    write_files,
+)
 from app.snapshots.manifest import FILES, ROWS, SnapshotManifest
 from app.snapshots.rows import (
     SNAPSHOT_FILES,
@@ -121,7 +132,7 @@ def _copy_files(copied: Engine, blobs: Blobs, home: Path, path: Path, report: Re
     names = {collection: list_blobs(blobs, collection, own) for collection, own in faces.items()}
     others = dict(_list_others(home, models, vocabularies))
     total = sum(map(len, names.values())) + len(others)
-    check_room(path, blobs.measure(names) + sum(other.stat().st_size for other in others.values()))
+    check_room(path, blobs.measure(names) + measure_others(others))
     count, size, batch = 0, 0, []
     for file in write_files(path, _iterate_files(blobs, names, others)):
         count, size = count + 1, size + file.bytes
@@ -145,14 +156,15 @@ def _list_others(home: Path, models: set[str], vocabularies: dict[str, Path]) ->
         yield path.relative_to(home).as_posix(), path
     for name, recorded in sorted(vocabularies.items()):
         for path in (home / VOCABULARIES / name, recorded):
-            if path.is_file() and f"{hash_file(path)}.safetensors" == name:
-                yield f"{VOCABULARIES}/{name}", path
-                break
+            with suppress(FileNotFoundError):
+                if path.is_file() and f"{hash_file(path)}.safetensors" == name:
+                    yield f"{VOCABULARIES}/{name}", path
+                    break
 
 
 def _iterate_files(blobs: Blobs, names: dict[str, list[str]], others: dict[str, Path]) -> Iterator[tuple[str, bytes]]:
     yield from chain.from_iterable(iterate_blobs(blobs, collection, own) for collection, own in names.items())
-    yield from ((name, path.read_bytes()) for name, path in others.items())
+    yield from iterate_others(others)
 
 
 def _record_files(copied: Engine, batch: list[dict[str, object]]) -> None:

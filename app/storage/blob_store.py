@@ -3,7 +3,6 @@
 import errno
 import logging
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -17,6 +16,7 @@ from app.db.database_file import OpenedPath
 from app.errors import AppError, Busy, Invalid, NotFound
 from app.storage.atomic_write import atomic_write_all
 from app.storage.segments.collection_segments import DAMAGED_SUFFIX, CollectionSegments, SegmentStore, is_segment
+from app.storage.segments.trash import remove_folder
 from ml.errors import Corrupt
 from ml.files import hash_bytes
 from ml.images import check_png
@@ -114,9 +114,13 @@ class Blobs:
 
     def has(self, collection: str, names: Iterable[str]) -> bool:
         """Whether all of these files exist."""
+        return not self.list_missing(collection, names)
+
+    def list_missing(self, collection: str, names: Iterable[str]) -> set[str]:
+        """Return those of these files that do not exist."""
         wanted = set(names)
         wanted -= self._open_segments(collection).list_stored(wanted)
-        return all(os.path.exists(self._absolute(collection, name)) for name in wanted)
+        return {name for name in wanted if not os.path.exists(self._absolute(collection, name))}
 
     def get(self, collection: str, name: str) -> bytes:
         """Return the bytes of a file. Raises NotFound."""
@@ -214,11 +218,22 @@ class Blobs:
             return
         with suppress(FileNotFoundError):
             self._path(collection, "").rename(self.root / f"{TRASH}{uuid4().hex}")
+        self.close(collection)
 
-    def empty_trash(self) -> None:
-        """Remove the files of collections that were set aside."""
+    def close(self, collection: str) -> None:
+        """Close the segments of a collection. They are opened again when they are needed."""
+        self._segments.close(self._absolute(collection, ""))
+
+    def empty_trash(self) -> bool:
+        """Remove the files of collections that were set aside. Returns False if some are left, which is logged."""
+        is_empty = True
         for folder in self.root.glob(f"{TRASH}*"):
-            shutil.rmtree(folder, ignore_errors=True)
+            try:
+                remove_folder(str(folder))
+            except OSError as error:
+                log.error("trash.not_removed path=%s error=%s", folder, error)
+                is_empty = False
+        return is_empty
 
     def collections(self) -> list[str]:
         """Return the ids of the collections that have files."""

@@ -1,5 +1,6 @@
 """Segments hold the files of many photos in one file of the disk, and lose nothing and keep nothing."""
 
+import errno
 import os
 import random
 import struct
@@ -92,6 +93,87 @@ def test_a_collection_of_the_same_name_has_nothing_of_the_one_before(blobs: Blob
     blobs.put(COLLECTION, files.items())
     blobs.empty_trash()
     assert read_all(blobs) == files
+
+
+def list_open_segments(blobs: Blobs) -> list[str]:
+    """List the links in /proc to the segments of the store that this process has open."""
+    links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+    paths = {link: os.readlink(link) for link in links if os.path.lexists(link)}
+    return [link for link, path in paths.items() if path.startswith(str(blobs.root)) and ".seg" in path]
+
+
+def test_a_deleted_collection_leaves_no_open_segment(blobs: Blobs) -> None:
+    files = make_files()
+    blobs.put(COLLECTION, files.items())
+    read_all(blobs)
+    assert list_open_segments(blobs)
+    blobs.set_aside(COLLECTION)
+    assert list_open_segments(blobs) == []
+
+
+def test_a_process_that_has_a_segment_open_keeps_nothing_of_a_deleted_collection(blobs: Blobs) -> None:
+    """Its blocks would stay in use until that process ends."""
+    files, other = make_files(), Blobs(blobs.root)
+    blobs.put(COLLECTION, files.items())
+    assert read_all(other) == files
+    blobs.set_aside(COLLECTION)
+    assert blobs.empty_trash()
+    assert list(blobs.root.iterdir()) == []
+    assert [os.stat(link).st_size for link in list_open_segments(other)] == [0]
+    with pytest.raises(NotFound):
+        other.get(COLLECTION, next(iter(files)))
+    assert list_open_segments(other) == [], "it has seen that the folder is gone"
+
+
+def keep_open_files(monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
+    """Have files of this name be renamed when they are removed, as NFS does with those that are open."""
+    unlink = os.unlink
+
+    def rename_open(path: str) -> None:
+        folder, name = os.path.split(path)
+        if name.startswith(".nfs"):
+            raise OSError(errno.EBUSY, "it is open")
+        if name.endswith(suffix):
+            os.rename(path, f"{folder}/.nfs{name}")
+        else:
+            unlink(path)
+
+    monkeypatch.setattr(os, "unlink", rename_open)
+
+
+def test_what_nfs_keeps_of_open_segments_is_empty_and_goes_later(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    blobs.put(COLLECTION, make_files().items())
+    blobs.set_aside(COLLECTION)
+    with monkeypatch.context() as patch:
+        keep_open_files(patch, ".seg")
+        assert blobs.empty_trash()
+        assert blobs.empty_trash()
+    [kept] = (path for path in blobs.root.rglob("*") if path.is_file())
+    assert (kept.name[:4], kept.stat().st_size) == (".nfs", 0)
+    assert blobs.empty_trash()
+    assert list(blobs.root.iterdir()) == []
+
+
+def test_what_is_left_in_the_trash_is_told(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    blobs.put(COLLECTION, list(make_files().items())[:1])
+    blobs.set_aside(COLLECTION)
+    with monkeypatch.context() as patch:
+        keep_open_files(patch, "")
+        assert not blobs.empty_trash(), "an open photo keeps its contents"
+    assert blobs.empty_trash()
+    assert list(blobs.root.iterdir()) == []
+
+
+def test_the_files_of_a_collection_that_is_a_link_are_removed(blobs: Blobs, tmp_path: Path) -> None:
+    """It was moved to another disk."""
+    elsewhere = tmp_path / "elsewhere"
+    blobs.put(COLLECTION, make_files().items())
+    (blobs.root / f"c-{COLLECTION}").rename(elsewhere)
+    (blobs.root / f"c-{COLLECTION}").symlink_to(elsewhere)
+    blobs.set_aside(COLLECTION)
+    assert blobs.empty_trash()
+    assert not elsewhere.exists()
+    assert list(blobs.root.iterdir()) == []
 
 
 def test_files_from_before_segments_stay_readable_and_are_not_stored_twice(blobs: Blobs) -> None:

@@ -11,7 +11,8 @@ from app.learning.plan_resolution import make_plan
 from app.learning.training_request import TrainingRequest
 from app.recognisers.service import list_recognisers_in_use
 from app.resources import Resources, open_resources
-from app.snapshots.files import RECOGNISERS, check_path
+from app.snapshots import writer
+from app.snapshots.files import RECOGNISERS, check_path, list_folder
 from app.snapshots.reader import check_snapshot, open_snapshot
 from app.storage.recognisers.component_files import VOCABULARIES
 from ml.descriptors.common.vocabulary import Vocabulary
@@ -114,3 +115,30 @@ def test_nothing_but_vocabularies_is_restored_among_them(name: str) -> None:
     check_path(f"{VOCABULARIES}/{'0' * 64}.safetensors")
     with pytest.raises(Invalid, match="does not belong there"):
         check_path(f"{VOCABULARIES}/{name}")
+
+
+def test_a_recogniser_that_is_added_or_removed_meanwhile_does_not_fail_the_snapshot(
+    resources: Resources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it is added, its files lie in a folder that is renamed at the end."""
+    folder = resources.settings.home / RECOGNISERS
+    for name in ("added", "kept", "removed"):
+        (folder / f".staged-{name}").mkdir(parents=True)
+        (folder / f".staged-{name}" / "network.onnx").write_text(name)
+    for name in ("kept", "removed"):
+        (folder / f".staged-{name}").rename(folder / name)
+
+    def list_before_change(listed: Path) -> list[Path]:
+        paths = list_folder(listed)
+        for name, new in ((".staged-added", "added"), ("removed", ".gone")):
+            if listed == folder:
+                (folder / name).rename(folder / new)
+        return paths
+
+    monkeypatch.setattr(writer, "list_folder", list_before_change)
+    take(resources, tmp_path / "copy")
+    with open_snapshot(tmp_path / "copy") as opened:
+        assert [path for path in opened.list_files() if path.startswith(RECOGNISERS)] == [
+            f"{RECOGNISERS}/kept/network.onnx"
+        ]
+    check_snapshot(tmp_path / "copy", quiet)

@@ -40,7 +40,7 @@ from app.db.tables import (
 from app.errors import Conflict, Invalid, NotFound
 from app.resources import Resources, open_resources
 from app.serving.calibration.gallery_calibration import measure_gallery
-from app.snapshots import tar_members
+from app.snapshots import collection_restore, tar_members
 from app.snapshots.collection_restore import RestoreOptions, restore_collection
 from app.snapshots.contents import list_unruled_tables
 from app.snapshots.files import SnapshotFile, read_files, write_files
@@ -669,16 +669,23 @@ def test_an_interrupted_restore_of_a_collection_leaves_nothing(service: Service,
     assert len(list(resources.blobs.names("staff"))) > 3
 
 
-def test_files_that_a_sweep_took_during_a_long_restore_are_written_again(service: Service, tmp_path: Path) -> None:
+def test_files_that_a_sweep_took_during_a_long_restore_are_written_again(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     enrol_staff(service.client)
     resources = service.resources
     take(resources, tmp_path / "copy", "staff")
     names = sorted(resources.blobs.names("staff"))
     service.client.delete(BASE).raise_for_status()
 
-    def sweep(step: str, done: int, total: int | None) -> None:
-        if step == "rows":
+    def restore_and_sweep(home: Path, files: Iterable[tuple[str, bytes]], renamed: dict[str, str]) -> int:
+        written.append(restore_files(home, files, renamed))
+        if len(written) == 1:
             resources.blobs.remove("staff", names[:2])
+        return written[-1]
 
-    restore_collection(resources.database, resources.settings.home, tmp_path / "copy", "staff", "staff", sweep)
+    written = list[int]()
+    monkeypatch.setattr(collection_restore, "restore_files", restore_and_sweep)
+    bring_back(resources, tmp_path / "copy", "staff")
     assert sorted(resources.blobs.names("staff")) == names
+    assert written[1:] == [2], "the others are there"

@@ -1,6 +1,8 @@
 """After an erasure, no file of the home and no row of a table holds anything of what was erased."""
 
+import errno
 import json
+import os
 import re
 import time
 from collections.abc import Callable
@@ -12,9 +14,10 @@ from sqlalchemy import func, select, update
 from app.config import Settings
 from app.db.compaction import compact_deleted
 from app.db.session import reading, writing
-from app.db.tables import Deployment, Erasure, Face, Job, JobItem, StoredResponse, Subject, now
+from app.db.tables import Collection, Deployment, Erasure, Face, Job, JobItem, StoredResponse, Subject, now
 from app.errors import Conflict
 from app.galleries import subjects
+from app.galleries.deletion import delete_collection
 from app.galleries.erasure_receipts import build_receipt, hash_subject, is_receipt_signed
 from app.jobs.service import cancel_job
 from app.publishing import pointers
@@ -27,6 +30,7 @@ from tests.flows.test_training import train
 from tests.service import ERASURE_DELAY_SECONDS, ERASURE_RETRY_SECONDS, Service, run_service
 from tests.workers.test_erase import add, collection, context, work
 from workers.cleanup.expired_subjects import erase_expired_subjects
+from workers.erasing.blockers import SETTLING_SECONDS
 from workers.erasing.resumption import delete_late_snapshots, resume_erasures
 
 BASE = "/v1/collections/staff"
@@ -265,6 +269,35 @@ def erase_subject_slowly(resources: Resources, act: Callable[[Resources], object
         erasure = subjects.erase_subject(session, locked, subjects.get_subject(session, "staff", "s0")).erasure
         act(resources)
     return erasure
+
+
+@pytest.mark.parametrize("function", ["unlink", "rmdir"])
+@pytest.mark.parametrize("made_again", [False, True])
+def test_a_receipt_is_final_only_once_the_files_of_the_collection_are_removed(
+    staff: Resources, monkeypatch: pytest.MonkeyPatch, function: str, made_again: bool
+) -> None:
+    """A disk fails, or keeps what is open."""
+    remove = getattr(os, function)
+
+    def fail_in_trash(path: str, *args: Any, **kwargs: Any) -> None:
+        folder = os.readlink(f"/proc/self/fd/{kwargs['dir_fd']}") if kwargs.get("dir_fd") is not None else ""
+        if "/trash-" in f"{folder}/{path}":
+            raise OSError(errno.EIO, "the disk fails")
+        remove(path, *args, **kwargs)
+
+    with writing(staff.database) as session:
+        erasure = delete_collection(session, session.get_one(Collection, "staff")).id
+    with monkeypatch.context() as patch:
+        patch.setattr(os, function, fail_in_trash)
+        work(staff)
+        if made_again:
+            with writing(staff.database) as session:
+                collection(session, "staff")
+        started = time.monotonic()
+        work_until(staff, lambda: time.monotonic() - started > SETTLING_SECONDS + HELD_SECONDS)
+        assert read_state(staff, erasure) == "pending"
+    work_until(staff, lambda: read_state(staff, erasure) == "final")
+    assert not list(staff.blobs.root.glob("trash-*"))
 
 
 def test_an_erasure_that_waits_for_a_long_job_holds_up_none_of_another_collection(staff: Resources) -> None:

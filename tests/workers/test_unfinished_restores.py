@@ -1,26 +1,36 @@
 """What a restore has reserved and written is removed if it failed or was killed, before a receipt becomes final."""
 
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import delete, select
+from sqlalchemy import delete, select, update
 
 from app.db.session import reading, writing
-from app.db.tables import Collection, Erasure, KeptSnapshot, Subject
+from app.db.tables import Collection, Erasure, Job, KeptSnapshot, Subject
 from app.errors import Conflict, NotFound
+from app.galleries.deletion import delete_collection
 from app.queue import jobs
-from app.queue.messages import RestoreSnapshot
+from app.queue.messages import RestoreSnapshot, Sweep
 from app.resources import Resources
+from app.snapshots import collection_restore
+from app.snapshots.collection_restore import list_lost_files
+from app.snapshots.reader import open_snapshot
 from app.snapshots.reservations import RESERVATION, lock_name
+from app.snapshots.restore import restore_files
 from app.storage.blob_store import Blobs
+from app.storage.snapshot_folders import locate_snapshot
 from tests.workers.test_erasing import context, erase_subject, erase_subject_slowly, read_state, staff, work, work_until
 from tests.workers.test_kept_snapshots import begin, take_directly
-from workers.context import JobContext, Later
+from workers.cleanup import stored_files
+from workers.context import Interrupted, JobContext, Later
 from workers.erasing import completion
 from workers.erasing.completion import complete_erasures
 from workers.erasing.unfinished_restores import remove_unfinished_restores
 from workers.handlers.snapshot import restore_snapshot
+from workers.handlers.sweep import sweep_all
 
 __all__ = ["staff"]
 HELD_SECONDS = 0.5
@@ -114,6 +124,85 @@ def test_an_erasure_leaves_to_a_job_what_it_will_restore(staff: Resources) -> No
     with lock_name(staff.settings.home, "copy"):
         assert remove_unfinished_restores(context(staff)), "it holds up the erasures of its collection itself"
     assert list_left(staff) == before
+
+
+def list_lost(resources: Resources) -> set[str]:
+    """List the files of the snapshot's collection that the restored one lacks."""
+    home = resources.settings.home
+    with open_snapshot(locate_snapshot(home, "kept")) as opened:
+        return list_lost_files(opened, home, "staff", "copy")
+
+
+def test_a_restore_that_ends_while_it_writes_lost_files_again_is_not_done(
+    staff: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its collection would lack them, and its job would end as succeeded at its next run."""
+    take_directly(staff, "kept")
+    running, calls = begin(staff, MESSAGE), list[int]()
+
+    def lose_and_end(home: Path, files: Iterable[tuple[str, bytes]], renamed: dict[str, str]) -> int:
+        calls.append(len(calls))
+        if len(calls) == 2:
+            raise Interrupted
+        count = restore_files(home, files, renamed)
+        if len(calls) == 1:
+            staff.blobs.remove("copy", list(staff.blobs.names("copy")))
+        return count
+
+    monkeypatch.setattr(collection_restore, "restore_files", lose_and_end)
+    with pytest.raises(Interrupted):
+        restore_snapshot(MESSAGE, running)
+    assert list_left(staff)[0] == [], "no collection that lacks files"
+    assert restore_snapshot(MESSAGE, running)["faces"] == 4
+    assert list_lost(staff) == set()
+
+
+def test_a_restore_whose_files_are_always_removed_fails(staff: Resources, monkeypatch: pytest.MonkeyPatch) -> None:
+    take_directly(staff, "kept")
+    running = begin(staff, MESSAGE)
+    monkeypatch.setattr(collection_restore, "restore_files", lambda home, files, renamed: len(list(files)))
+    with pytest.raises(Conflict, match="are removed again and again"):
+        restore_snapshot(MESSAGE, running)
+    assert list_left(staff) == ([], [])
+
+
+def test_a_restore_waits_until_an_earlier_collection_of_the_new_name_is_erased(staff: Resources) -> None:
+    """The erasure removes every file of the name that no row names."""
+    take_directly(staff, "kept")
+    restore_snapshot(MESSAGE, begin(staff, MESSAGE))
+    with writing(staff.database) as session:
+        erasure = delete_collection(session, session.get_one(Collection, "copy")).id
+        session.execute(update(Job).where(Job.kind == RestoreSnapshot.kind).values(state="succeeded"))
+    running = begin(staff, MESSAGE)
+    with pytest.raises(Later):
+        restore_snapshot(MESSAGE, running)
+    work_until(staff, lambda: read_state(staff, erasure) == "final")
+    assert restore_snapshot(MESSAGE, running)["faces"] == 4
+    assert list_lost(staff) == set()
+
+
+def test_a_restore_and_the_erasure_of_its_new_name_do_not_wait_for_each_other(staff: Resources) -> None:
+    """A restore was killed, and the collection that it had reserved was deleted."""
+    running = kill_restore(staff)
+    with writing(staff.database) as session:
+        erasure = delete_collection(session, session.get_one(Collection, "copy")).id
+    with pytest.raises(Conflict, match="of the new name was deleted"):
+        restore_snapshot(MESSAGE, running)
+    with writing(staff.database) as session:
+        jobs.end(session, running.job_id, "failed")
+    work_until(staff, lambda: read_state(staff, erasure) == "final")
+    assert list_left(staff) == ([], [])
+
+
+def test_the_sweep_leaves_the_old_files_of_a_long_restore(staff: Resources, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_behind(staff)
+    before = list_left(staff)
+    monkeypatch.setattr(stored_files, "ORPHAN_SECONDS", -1.0)  # any file is old
+    with lock_name(staff.settings.home, "copy"):
+        sweep_all(Sweep(), context(staff))
+    assert list_left(staff) == before
+    sweep_all(Sweep(), context(staff))
+    assert list_left(staff) == ([RESERVATION], [])
 
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)

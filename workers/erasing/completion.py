@@ -51,6 +51,8 @@ def complete_erasures(context: JobContext) -> None:
         if ready:  # a restore that has ended by now may have written files again
             remove_unfinished_photos(context)
             _remove_late_files(context, ready)
+            if not resources.blobs.empty_trash():  # nobody can tell whose files are left
+                ready = set()
         counts = {name: count | snapshots.get(name, {}) for name, count in counts.items()}
         _note_scrubbed(resources, counts, _list_models(resources, ready))
     with writing(resources.database) as session:

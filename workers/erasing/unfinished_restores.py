@@ -10,7 +10,7 @@ from app.errors import Conflict
 from app.queue.jobs import LIVE_STATES
 from app.queue.messages import RestoreSnapshot
 from app.resources import Resources
-from app.snapshots.reservations import LOCK_FOLDER, lock_name, release_untouched
+from app.snapshots.reservations import LOCK_FOLDER, is_name_locked, lock_name, release_untouched
 from workers.cleanup.stored_files import remove_late_files
 from workers.context import JobContext
 
@@ -59,12 +59,5 @@ def _list_unfinished(resources: Resources) -> set[str]:
 
 def _list_locked(home: Path) -> set[str]:
     """List the collections that a process restores now."""
-    locked = set[str]()
-    for path in (home / LOCK_FOLDER).glob("*.lock"):
-        name = path.name.removesuffix(".lock")
-        try:
-            with lock_name(home, name):
-                continue
-        except Conflict:
-            locked.add(name)
-    return locked
+    names = (path.name.removesuffix(".lock") for path in (home / LOCK_FOLDER).glob("*.lock"))
+    return {name for name in names if is_name_locked(home, name)}

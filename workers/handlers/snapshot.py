@@ -30,6 +30,10 @@ from workers.erasing.unfinished_restores import remove_restored
 
 PROGRESS_SECONDS = 0.5
 RETRY_SECONDS = 2.0
+NAME_STILL_ERASED = (
+    "a collection of the new name was deleted, and is still being erased: restore it again once no erasure is pending "
+    "(GET /v1/erasures)"
+)
 
 
 def take_snapshot(message: TakeSnapshot, context: JobContext) -> dict[str, Any]:
@@ -128,17 +132,20 @@ def _restore(message: RestoreSnapshot, context: JobContext) -> Restored:
 def _wait_for_erasures(message: RestoreSnapshot, context: JobContext) -> None:
     """Wait until what was deleted in the collection before is erased from its snapshots too.
 
+    So is what was deleted in an earlier collection of the new name: its erasure removes the files that no row names.
     Raises Later, or Conflict if the erasure itself waits for the end of this job: see `find_blocker`.
     """
-    database = context.resources.database
-    with writing(database) as session:  # a deletion that is being carried out is committed by then
-        session.get(Collection, message.source, with_for_update=True)
-    with reading(database) as session:
-        pending = list_pending_erasures(session, message.source)
-        started_at = session.get_one(Job, context.job_id).started_at
-    if started_at is not None and any(until >= started_at for until in pending):
-        raise Conflict(STILL_ERASING)
-    if pending:
+    database, is_pending = context.resources.database, False
+    for name, refusal in ((message.source, STILL_ERASING), (message.collection, NAME_STILL_ERASED)):
+        with writing(database) as session:  # a deletion that is being carried out is committed by then
+            session.get(Collection, name, with_for_update=True)
+        with reading(database) as session:
+            pending = list_pending_erasures(session, name)
+            started_at = session.get_one(Job, context.job_id).started_at
+        if started_at is not None and any(until >= started_at for until in pending):
+            raise Conflict(refusal)
+        is_pending |= bool(pending)
+    if is_pending:
         raise Later(RETRY_SECONDS)
 
 

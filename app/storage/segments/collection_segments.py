@@ -50,6 +50,11 @@ class SegmentStore:
                 self._opened.popitem(last=False)
         return CollectionSegments(index, index.refresh(max_age_seconds))
 
+    def close(self, folder: str) -> None:
+        """Close the segments in a collection's folder, once the last call that reads them has ended."""
+        with self._lock:
+            self._opened.pop(folder, None)
+
     def write(self, folder: str, files: dict[str, bytes]) -> None:
         """Write a segment into a collection's folder. The folder is created, but the root is not.
 

@@ -111,8 +111,10 @@ class SegmentFile:
         return HEADER.size + int(self.entry_bytes * self.count)
 
     def read_keys(self) -> NDArray[np.uint64]:
-        """Return the key of each entry, (count,); 0 where it was removed."""
+        """Return the key of each entry, (count,); 0 where it was removed. Raises FileNotFoundError if it is removed."""
         table = self.read_range(HEADER.size, self.head_bytes)
+        if self.count and not table:
+            raise FileNotFoundError(errno.ENOENT, "its collection is removed", self.path)
         rows = np.frombuffer(table, np.uint8).reshape(-1, self.entry_bytes)
         return np.ascontiguousarray(rows[:, KEY_OFFSET : KEY_OFFSET + 8]).view("<u8")[:, 0]
 
