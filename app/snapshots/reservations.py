@@ -18,6 +18,8 @@ from app.storage.blob_store import Blobs
 LOCK_FOLDER = "restores"
 LOCK_SECONDS = 1.0
 """How long a restore waits for its lock, which others hold for a moment to see whether it is held."""
+SERVICE = "@service"
+"""The name of the lock of a restore of the whole service; no collection can have it as its id."""
 RESERVATION = "being restored from a snapshot"
 """The description of a collection that has nothing but its id until its rows are restored."""
 
@@ -40,21 +42,27 @@ def keep_others_out(database: Engine, home: Path, name: str) -> Iterator[None]:
 
 @contextmanager
 def lock_name(home: Path, name: str, seconds: float = 0.0) -> Iterator[None]:
-    """Hold the lock of the restore of a collection. Raises Conflict if another process has it for so long."""
+    """Hold the lock of the restore of a collection, or of SERVICE. Raises Conflict if another has it for so long."""
     (home / LOCK_FOLDER).mkdir(exist_ok=True)
     lock = FileLock(home / LOCK_FOLDER / f"{name}.lock")
     try:
         lock.acquire(timeout=seconds)
     except Timeout as error:
-        raise Conflict(f"another process is restoring {name!r}; wait until it has ended") from error
+        restored = "the whole service" if name == SERVICE else repr(name)
+        raise Conflict(f"another process is restoring {restored}; wait until it has ended") from error
     try:
         yield
     finally:
         lock.release()
 
 
+def is_being_restored(home: Path, name: str) -> bool:
+    """Whether a process restores a collection under this id now, or the whole service."""
+    return is_name_locked(home, name) or is_name_locked(home, SERVICE)
+
+
 def is_name_locked(home: Path, name: str) -> bool:
-    """Whether a process restores a collection under this id now."""
+    """Whether a process holds the lock of this name: see `lock_name`."""
     if not (home / LOCK_FOLDER / f"{name}.lock").exists():
         return False
     try:

@@ -15,6 +15,7 @@ from app.snapshots.contents import list_selections
 from app.snapshots.erasure import refuse_pending_erasures
 from app.snapshots.files import BLOBS, MODELS, RECOGNISERS
 from app.snapshots.reader import OpenedSnapshot, open_snapshot, refuse_unfit_rows
+from app.snapshots.reservations import LOCK_SECONDS, SERVICE, lock_name
 from app.snapshots.rows import Report, Row, insert_rows, list_copied_tables, raise_sequences, read_batches
 from app.storage.atomic_write import atomic_write_all
 from app.storage.blob_store import Blobs
@@ -52,7 +53,7 @@ def restore_service(database: Engine, home: Path, folder: Path, report: Report) 
     may have been revoked or rotated since the snapshot was taken. The files are written first, so that an interrupted
     restore can be repeated. Raises NotFound, Conflict if the database has collections, Invalid, OSError.
     """
-    with open_snapshot(folder) as opened:
+    with open_snapshot(folder) as opened, lock_name(home, SERVICE, LOCK_SECONDS):
         if opened.manifest.collection is not None:
             raise Invalid(f"{folder} holds one collection; name it with --collection {opened.manifest.collection}")
         is_kept = is_kept_folder(home, folder)

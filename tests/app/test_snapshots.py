@@ -46,7 +46,7 @@ from app.snapshots.contents import list_unruled_tables
 from app.snapshots.files import SnapshotFile, read_files, write_files
 from app.snapshots.manifest import FILES, MAX_MANIFEST_BYTES, ROWS, SnapshotManifest
 from app.snapshots.reader import check_snapshot
-from app.snapshots.reservations import RESERVATION, keep_others_out
+from app.snapshots.reservations import RESERVATION, SERVICE, is_name_locked, keep_others_out
 from app.snapshots.restore import Restored, restore_files, restore_service
 from app.snapshots.rows import Report, list_copied_tables, read_sequences
 from app.snapshots.writer import write_snapshot
@@ -651,6 +651,28 @@ def test_a_collection_that_is_made_while_the_files_of_a_service_are_restored_is_
         restore_service(resources.database, resources.settings.home, tmp_path / "copy", make_collection)
     with reading(resources.database) as session:
         assert (list(session.scalars(select(Collection.id))), count_rows(resources, Face)) == (["new"], 2)
+
+
+def test_a_restore_of_the_whole_service_holds_a_lock_from_its_first_file_on(
+    resources: Resources, tmp_path: Path
+) -> None:
+    """Erasures wait for it: it may fail, and leave what is erased meanwhile."""
+    GalleryWriter(resources).make(MODEL).add({"m-1": people(2, 1)[0]}, ["ann", "ben"])
+    take(resources, tmp_path / "copy")
+    with writing(resources.database) as session:
+        session.execute(delete(Face))
+        session.execute(delete(Collection))
+    home, seen = resources.settings.home, set[str]()
+
+    def check(step: str, done: int, total: int | None) -> None:
+        assert is_name_locked(home, SERVICE)
+        with pytest.raises(Conflict, match="restoring the whole service; wait"):
+            restore_service(resources.database, home, tmp_path / "copy", quiet)
+        seen.add(step)
+
+    assert not is_name_locked(home, SERVICE)
+    restore_service(resources.database, home, tmp_path / "copy", check)
+    assert (seen, is_name_locked(home, SERVICE)) == ({"files", "rows"}, False)
 
 
 @pytest.mark.parametrize("step", ["files", "rows"])

@@ -18,7 +18,7 @@ from app.resources import Resources
 from app.snapshots import collection_restore
 from app.snapshots.collection_restore import list_lost_files
 from app.snapshots.reader import open_snapshot
-from app.snapshots.reservations import RESERVATION, lock_name
+from app.snapshots.reservations import RESERVATION, SERVICE, lock_name
 from app.snapshots.restore import restore_files
 from app.storage.blob_store import Blobs
 from app.storage.snapshot_folders import locate_snapshot
@@ -106,12 +106,13 @@ def test_a_receipt_is_final_only_without_what_a_killed_restore_has_left(staff: R
     assert list(staff.blobs.names("gone")) == []
 
 
-def test_an_erasure_waits_for_a_command_that_restores(staff: Resources) -> None:
+@pytest.mark.parametrize("restored", ["copy", SERVICE])
+def test_an_erasure_waits_for_a_command_that_restores(staff: Resources, restored: str) -> None:
     leave_behind(staff)
     before = list_left(staff)
     erasure = erase_subject(staff)
     work(staff)
-    with lock_name(staff.settings.home, "copy"):
+    with lock_name(staff.settings.home, restored):
         complete_erasures(context(staff))
         assert (read_state(staff, erasure), list_left(staff)) == ("pending", before)
     complete_erasures(context(staff))
@@ -194,13 +195,18 @@ def test_a_restore_and_the_erasure_of_its_new_name_do_not_wait_for_each_other(st
     assert list_left(staff) == ([], [])
 
 
-def test_the_sweep_leaves_the_old_files_of_a_long_restore(staff: Resources, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("restored", ["copy", SERVICE])
+def test_the_sweep_leaves_the_old_files_of_a_long_restore(
+    staff: Resources, monkeypatch: pytest.MonkeyPatch, restored: str
+) -> None:
     leave_behind(staff)
     before = list_left(staff)
+    staff.blobs.put("to-come", [(Blobs.photo("f" * 64), b"x")])
     monkeypatch.setattr(stored_files, "ORPHAN_SECONDS", -1.0)  # any file is old
-    with lock_name(staff.settings.home, "copy"):
+    with lock_name(staff.settings.home, restored):
         sweep_all(Sweep(), context(staff))
     assert list_left(staff) == before
+    assert bool(list(staff.blobs.names("to-come"))) == (restored == SERVICE)
     sweep_all(Sweep(), context(staff))
     assert list_left(staff) == ([RESERVATION], [])
 

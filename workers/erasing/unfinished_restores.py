@@ -10,7 +10,7 @@ from app.errors import Conflict
 from app.queue.jobs import LIVE_STATES
 from app.queue.messages import RestoreSnapshot
 from app.resources import Resources
-from app.snapshots.reservations import LOCK_FOLDER, is_name_locked, lock_name, release_untouched
+from app.snapshots.reservations import LOCK_FOLDER, SERVICE, is_name_locked, lock_name, release_untouched
 from workers.cleanup.stored_files import remove_late_files
 from workers.context import JobContext
 
@@ -21,6 +21,8 @@ def remove_unfinished_restores(context: JobContext) -> bool:
     A job that restores holds up the erasures of its collection itself; its files are left to it. Raises Interrupted.
     """
     resources = context.resources
+    if is_name_locked(resources.settings.home, SERVICE):
+        return False
     live = _list_live(resources)
     for name in sorted(_list_unfinished(resources) - live):
         remove_restored(context, name)

@@ -8,7 +8,7 @@ from sqlalchemy import select
 from app.db.session import reading
 from app.db.tables import Collection
 from app.queue.messages import Sweep
-from app.snapshots.reservations import is_name_locked
+from app.snapshots.reservations import is_being_restored
 from workers.cleanup.audit import cut_audit_log
 from workers.cleanup.expired_subjects import erase_expired_subjects
 from workers.cleanup.snapshots import remove_unfinished_snapshots
@@ -51,11 +51,11 @@ def sweep_all(message: Sweep, context: JobContext) -> dict[str, Any]:
     for collection in sorted({*collections, *resources.blobs.collections()}):
         context.check()
         with failures.skip_failure("sweep", collection):
+            if is_being_restored(resources.settings.home, collection):
+                continue  # rows will name its files, however old they are by then
             if collection not in collections:
                 remove_collection_files(resources, collection)
                 continue
-            if is_name_locked(resources.settings.home, collection):
-                continue  # rows will name its files, however old they are by then
             result["files"] += remove_orphans(context, collection)
             result["embeddings"] += remove_unused_embeddings(context, collection)
             result["repaired"] += take_back_repaired_faces(context, collection)
