@@ -6,8 +6,10 @@ changes nothing any more if another one has done its work.
 """
 
 import errno
+import os
 import tarfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import uuid4
@@ -108,54 +110,72 @@ def _rewrite(
 ) -> SnapshotErasure:
     with lock_folder(folder):
         _check_unchanged(folder, manifest)
-        for path in folder.iterdir():
-            if path.name not in (MANIFEST, FILES, manifest.rows_file):
-                delete_path(path)  # an interrupted run has left it
+        _remove_others(folder, manifest)  # an interrupted run has left them
         is_deleted = _holds_deleted_collection(folder, manifest, erased)
     if is_deleted:
         return _delete(folder, erased)
     new = folder / f"rows-{uuid4().hex}.sqlite"
-    copy_rows(folder, manifest, new)
-    rows = open_rows(new)
     try:
-        changed = erase_from_rows(rows, erased, check)
-        if not changed:
-            new.unlink()
-            return SnapshotErasure(manifest)
-        files, size = drop_unnamed_files(rows, folder / FILES)
-        counts = count_rows(rows, list_copied_tables())
-        schema = read_schema_revision(rows) or ""
-        missing = _list_missing(rows, manifest.missing)
-    finally:
-        rows.dispose()
-    seal_rows(new)
-    written = replace(
-        manifest,
-        schema=schema,
-        rows={name: count for name, count in counts.items() if name in manifest.rows or count},
-        files=files,
-        bytes=size,
-        rows_sha256=hash_file(new),
-        missing=missing,
-        rows_file=new.name,
-    )
-    try:
+        copy_rows(folder, manifest, new)
+        check_lease()  # a process that was paused for long may copy rows from which another one has erased
+        rows = open_rows(new)
+        try:
+            changed = erase_from_rows(rows, erased, check)
+            if not changed:
+                delete_path(new)
+                return SnapshotErasure(manifest)
+            files, size = drop_unnamed_files(rows, folder / FILES)
+            counts = count_rows(rows, list_copied_tables())
+            schema = read_schema_revision(rows) or ""
+            missing = _list_missing(rows, manifest.missing)
+        finally:
+            rows.dispose()
+        seal_rows(new)
+        written = replace(
+            manifest,
+            schema=schema,
+            rows={name: count for name, count in counts.items() if name in manifest.rows or count},
+            files=files,
+            bytes=size,
+            rows_sha256=hash_file(new),
+            missing=missing,
+            rows_file=new.name,
+        )
         _replace_manifest(folder, manifest, written, check_lease)
     except BaseException:
-        new.unlink(missing_ok=True)
+        _empty(new)
         raise
-    (folder / manifest.rows_file).unlink(missing_ok=True)
     return SnapshotErasure(written, changed)
 
 
+def _empty(rows: Path) -> None:
+    """Leave nothing of new rows but an empty file, which says that files may be overwritten that the old rows name."""
+    for path in rows.parent.glob(f"{rows.name}*"):
+        if path != rows:
+            delete_path(path)
+    with suppress(FileNotFoundError):  # another process has deleted them, or they were not begun
+        os.truncate(rows, 0)
+
+
+def _remove_others(folder: Path, manifest: SnapshotManifest) -> None:
+    """Delete whatever in the folder does not belong to the snapshot."""
+    for path in folder.iterdir():
+        if path.name not in (MANIFEST, FILES, manifest.rows_file):
+            delete_path(path)
+
+
 def _replace_manifest(folder: Path, read: SnapshotManifest, written: SnapshotManifest, check_lease: Check) -> None:
-    """Replace the manifest that was read at the beginning. Raises Busy if it is another, or the new rows are gone."""
+    """Replace the manifest that was read at the beginning, and delete the rows that it named.
+
+    Raises Busy if it is another, or the new rows are gone.
+    """
     with lock_folder(folder):
         check_lease()
         _check_unchanged(folder, read)
         if not _is_whole(folder / written.rows_file, written):
             raise Busy(REWRITTEN)
         written.write(folder)
+        _remove_others(folder, written)
 
 
 def _check_unchanged(folder: Path, read: SnapshotManifest) -> None:

@@ -188,6 +188,12 @@ def take_directly(resources: Resources, name: str, collection: str | None = None
     return locate_snapshot(resources.settings.home, name)
 
 
+def assert_nothing_else(folder: Path) -> None:
+    """Check that a folder holds what its manifest names, and nothing else but empty files."""
+    named = {MANIFEST, FILES, SnapshotManifest.read(folder).rows_file}
+    assert {path.name for path in folder.iterdir() if path.stat().st_size} == named
+
+
 def holds(folder: Path, pattern: bytes) -> bool:
     return any(pattern in path.read_bytes() for path in folder.iterdir())
 
@@ -378,7 +384,7 @@ def test_a_snapshot_is_kept_and_its_erasure_goes_on_where_the_disk_fails(
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-@pytest.mark.parametrize("step", ["erase_from_rows", "drop_unnamed_files", "seal_rows"])
+@pytest.mark.parametrize("step", ["copy_rows", "erase_from_rows", "drop_unnamed_files", "seal_rows"])
 @pytest.mark.parametrize("is_noticed", [False, True])
 def test_a_worker_that_was_paused_does_not_undo_what_another_has_done(
     staff: Resources, monkeypatch: pytest.MonkeyPatch, step: str, is_noticed: bool
@@ -404,6 +410,29 @@ def test_a_worker_that_was_paused_does_not_undo_what_another_has_done(
         snapshot_erasure.erase_from_snapshot(folder, erased, lambda: None, check_lease)
     assert SnapshotManifest.read(folder) == taken_over[0].manifest
     assert check_snapshot(folder, quiet).rows["faces"] == 2
+    assert_nothing_else(folder)
+
+
+@pytest.mark.parametrize("step", ["copy_rows", "erase_from_rows", "drop_unnamed_files", "seal_rows"])
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_worker_that_loses_its_job_leaves_no_copy_of_the_rows(
+    staff: Resources, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Another one has removed what it had found, and completes the erasure without looking again."""
+    folder = take_directly(staff, "kept")
+    erasure = erase_subject(staff)
+    with reading(staff.database) as session:
+        erased = [ErasedNames.of(session.get_one(Erasure, erasure))]
+    original = getattr(snapshot_erasure, step)
+
+    def end(*arguments: Any) -> Any:
+        original(*arguments)
+        raise Interrupted
+
+    monkeypatch.setattr(snapshot_erasure, step, end)
+    with pytest.raises(Interrupted):
+        snapshot_erasure.erase_from_snapshot(folder, erased, lambda: None, lambda: None)
+    assert_nothing_else(folder)
 
 
 def test_a_worker_knows_that_another_has_its_job(staff: Resources) -> None:
@@ -872,7 +901,8 @@ def test_what_lies_among_the_snapshots_keeps_no_erasure_from_its_end(
     answer = service.client.delete(f"{BASE}/subjects/{SUBJECT}").raise_for_status().json()
     receipt = wait_until_final(service, answer["erasure"])
     assert receipt["removed"]["snapshots_rewritten"] == 1
-    assert {path.name for path in kept.iterdir()} == {MANIFEST, FILES, SnapshotManifest.read(kept).rows_file}
+    assert_nothing_else(kept)
+    assert len(list(kept.iterdir())) == 3
     assert [path.name for path in kept.parent.iterdir()] == [kept.name]
     assert (elsewhere / "file").exists() != is_damaged, "nobody can tell what a damaged snapshot holds"
 
