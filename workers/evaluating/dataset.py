@@ -25,6 +25,8 @@ from workers.metadata_values import encode_values
 
 MIN_QUERY_PHOTOS = 5
 """Photos that a person needs to be searched for: 423 people of LFW have as many."""
+TEMPORARY_FOLDER = "likeness-protocol-"
+"""How the names of temporary folders begin; one that is left holds names of people."""
 OPEN_SET_HOLDOUT = 0.4
 """Share of people held out of training; half of them are enrolled."""
 HOLDOUT_RULES = {"disjoint": (0.5, MIN_QUERY_PHOTOS), "holdout": (0.2, 2)}
@@ -130,7 +132,7 @@ def _read_folds(file: ProtocolFile, photos: Sequence[str], people: Ids) -> list[
 
     people: (N,) whose each photo is, as the collection says.
     """
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory(prefix=TEMPORARY_FOLDER) as folder:
         path = Path(folder) / "pairs.txt"
         path.write_text(file.text, "utf-8")
         count = len(read_folds(path, photos))
@@ -144,7 +146,7 @@ def _without_judged(fold: Protocol, people: Ids) -> Protocol:
 
 
 def _read_file(file: ProtocolFile, photos: Sequence[str]) -> Protocol:
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory(prefix=TEMPORARY_FOLDER) as folder:
         name = file.name.removesuffix(".txt")
         (Path(folder) / f"{name}.txt").write_text(file.text, "utf-8")
         return protocols.read(name, Path(folder), photos)
