@@ -20,8 +20,7 @@ from app.queue.moments import find_creation_moment
 from app.snapshots.contents import find_models, list_model_folders, list_selections
 from app.snapshots.erasure import is_being_rewritten, list_pending_erasures, refuse_pending_erasures
 from app.snapshots.files import BLOBS
-from app.snapshots.manifest import SnapshotManifest
-from app.snapshots.reader import OpenedSnapshot, open_snapshot, refuse_unfit_rows
+from app.snapshots.reader import OpenedSnapshot, check_unchanged, open_snapshot, refuse_unfit_rows
 from app.snapshots.reservations import RESERVATION, is_untouched
 from app.snapshots.restore import Restored, restore_files, select_collection_files
 from app.snapshots.rows import (
@@ -117,12 +116,6 @@ def _clean_up(database: Engine, name: str, reserved_at: float) -> None:
         with suppress(Conflict):  # another collection of this name, or what was written to it, stays
             _release(session, _lock_reserved(session, name, reserved_at))
         enqueue(session, Erase(collection=name, whole=True))
-
-
-def check_unchanged(opened: OpenedSnapshot) -> None:
-    """Raises Busy if something was erased from the snapshot since it was opened: it is to be opened again."""
-    if SnapshotManifest.read(opened.folder).rows_sha256 != opened.manifest.rows_sha256:
-        raise Busy("something was erased from the snapshot while it was restored; restore it again")
 
 
 def _find_models(opened: OpenedSnapshot, collection: str) -> tuple[set[str], set[str]]:

@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 
 from app.db.schema import read_schema_revision
 from app.db.tables import Collection, Erasure, Face
-from app.errors import Busy, Conflict, Invalid
+from app.errors import AppError, Busy, Conflict, Invalid
 from app.galleries.erased_names import ErasedNames
 from app.galleries.erasures import PENDING, read_until
 from app.snapshots.erased_rows import Check, count_rows, drop_unnamed_files, erase_from_rows
@@ -29,6 +29,7 @@ from app.snapshots.manifest import FILES, SnapshotManifest
 from app.snapshots.reader import copy_rows
 from app.snapshots.rows import list_copied_tables, open_rows, raise_unless_damaged, seal_rows
 from app.storage.blob_store import Blobs
+from app.storage.segments.trash import NFS_PREFIX
 from app.storage.snapshot_folders import MANIFEST, delete_folder, delete_path, lock_folder
 from ml.files import hash_file
 
@@ -65,6 +66,8 @@ def erase_from_snapshot(
         return _rewrite(folder, manifest, concerned, check, check_lease)
     except (Invalid, DatabaseError, tarfile.TarError, FileNotFoundError) as error:
         _raise_unless_read(error)
+        if isinstance(error, FileNotFoundError) and manifest is not None and _has_its_files(folder, manifest):
+            raise Busy(REWRITTEN) from error
         if isinstance(error, DatabaseError) and manifest is not None and _holds_its_rows(folder, manifest):
             raise_unless_damaged(error)
         with lock_folder(folder):
@@ -79,6 +82,10 @@ def _raise_unless_read(error: Exception) -> None:
     cause = error.__cause__
     if isinstance(cause, OSError) and cause.errno not in (None, errno.ENOENT):
         raise Busy(f"a snapshot cannot be read now: {cause.strerror}") from cause
+
+
+def _has_its_files(folder: Path, manifest: SnapshotManifest) -> bool:
+    return all((folder / name).exists() for name in (FILES, manifest.rows_file))
 
 
 def is_being_rewritten(folder: Path) -> bool:
@@ -109,6 +116,7 @@ def _rewrite(
     folder: Path, manifest: SnapshotManifest, erased: Sequence[ErasedNames], check: Check, check_lease: Check
 ) -> SnapshotErasure:
     with lock_folder(folder):
+        check_lease()  # a process that was paused would remove the new rows of another one
         _check_unchanged(folder, manifest)
         _remove_others(folder, manifest)  # an interrupted run has left them
         is_deleted = _holds_deleted_collection(folder, manifest, erased)
@@ -118,50 +126,81 @@ def _rewrite(
     try:
         copy_rows(folder, manifest, new)
         check_lease()  # a process that was paused for long may copy rows from which another one has erased
-        rows = open_rows(new)
-        try:
-            changed = erase_from_rows(rows, erased, check)
-            if not changed:
-                delete_path(new)
-                return SnapshotErasure(manifest)
-            files, size = drop_unnamed_files(rows, folder / FILES)
-            counts = count_rows(rows, list_copied_tables())
-            schema = read_schema_revision(rows) or ""
-            missing = _list_missing(rows, manifest.missing)
-        finally:
-            rows.dispose()
+        changed, written = _erase_rows(new, manifest, erased, check)
+        if not changed:
+            _delete_rows(new)
+            return SnapshotErasure(manifest)
         seal_rows(new)
-        written = replace(
-            manifest,
-            schema=schema,
-            rows={name: count for name, count in counts.items() if name in manifest.rows or count},
-            files=files,
-            bytes=size,
-            rows_sha256=hash_file(new),
-            missing=missing,
-            rows_file=new.name,
-        )
+        written = replace(written, rows_sha256=hash_file(new))
         _replace_manifest(folder, manifest, written, check_lease)
     except BaseException:
-        _empty(new)
+        if not _is_named(folder, new):
+            _empty(new)
         raise
     return SnapshotErasure(written, changed)
 
 
+def _erase_rows(
+    new: Path, manifest: SnapshotManifest, erased: Sequence[ErasedNames], check: Check
+) -> tuple[set[str], SnapshotManifest]:
+    """Erase from copied rows, and overwrite the files that they name no more.
+
+    Returns the ids of the erasures that they held something of, and the manifest of the new rows without their hash.
+    """
+    rows = open_rows(new)
+    try:
+        changed = erase_from_rows(rows, erased, check)
+        if not changed:
+            return changed, manifest
+        files, size = drop_unnamed_files(rows, new.parent / FILES)
+        counts = count_rows(rows, list_copied_tables())
+        return changed, replace(
+            manifest,
+            schema=read_schema_revision(rows) or "",
+            rows={name: count for name, count in counts.items() if name in manifest.rows or count},
+            files=files,
+            bytes=size,
+            missing=_list_missing(rows, manifest.missing),
+            rows_file=new.name,
+        )
+    finally:
+        rows.dispose()
+
+
+def _is_named(folder: Path, rows: Path) -> bool:
+    """Whether the manifest names these rows. If it cannot be read, it may."""
+    try:
+        return SnapshotManifest.read(folder).rows_file == rows.name
+    except (AppError, OSError):
+        return True
+
+
 def _empty(rows: Path) -> None:
     """Leave nothing of new rows but an empty file, which says that files may be overwritten that the old rows name."""
+    is_begun = rows.exists()
+    _delete_rows(rows)
+    if is_begun:
+        with suppress(FileNotFoundError):  # somebody has deleted the snapshot
+            rows.touch()
+
+
+def _delete_rows(rows: Path) -> None:
+    """Delete new rows, and what SQLite writes beside them."""
     for path in rows.parent.glob(f"{rows.name}*"):
-        if path != rows:
-            delete_path(path)
-    with suppress(FileNotFoundError):  # another process has deleted them, or they were not begun
-        os.truncate(rows, 0)
+        delete_path(path)
 
 
 def _remove_others(folder: Path, manifest: SnapshotManifest) -> None:
-    """Delete whatever in the folder does not belong to the snapshot."""
+    """Delete whatever in the folder does not belong to the snapshot.
+
+    What a paused process has open keeps its contents on NFS, under another name until it ends: that is emptied.
+    """
     for path in folder.iterdir():
-        if path.name not in (MANIFEST, FILES, manifest.rows_file):
+        if path.name not in (MANIFEST, FILES, manifest.rows_file) and not path.name.startswith(NFS_PREFIX):
             delete_path(path)
+    for path in folder.glob(f"{NFS_PREFIX}*"):
+        with suppress(FileNotFoundError):
+            os.truncate(path, 0)
 
 
 def _replace_manifest(folder: Path, read: SnapshotManifest, written: SnapshotManifest, check_lease: Check) -> None:

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from app.db.migrate import upgrade_database
 from app.db.schema import list_known_revisions
-from app.errors import Invalid
+from app.errors import Busy, Invalid
 from app.snapshots.files import SnapshotFile, check_path, read_files
 from app.snapshots.manifest import FILES, ROWS, SnapshotManifest
 from app.snapshots.row_checks import check_rows
@@ -69,6 +69,12 @@ def open_snapshot(folder: Path) -> Iterator[OpenedSnapshot]:
             yield OpenedSnapshot(folder, manifest, rows)
         finally:
             rows.dispose()
+
+
+def check_unchanged(opened: OpenedSnapshot) -> None:
+    """Raises Busy if something was erased from the snapshot since it was opened: it is to be opened again."""
+    if SnapshotManifest.read(opened.folder).rows_sha256 != opened.manifest.rows_sha256:
+        raise Busy("something was erased from the snapshot while it was restored; restore it again")
 
 
 def _refuse_unreadable_rows(folder: Path, context: ExceptionContext) -> None:

@@ -14,7 +14,7 @@ from app.errors import Conflict, Invalid
 from app.snapshots.contents import list_selections
 from app.snapshots.erasure import refuse_pending_erasures
 from app.snapshots.files import BLOBS, MODELS, RECOGNISERS
-from app.snapshots.reader import OpenedSnapshot, open_snapshot, refuse_unfit_rows
+from app.snapshots.reader import OpenedSnapshot, check_unchanged, open_snapshot, refuse_unfit_rows
 from app.snapshots.reservations import LOCK_SECONDS, SERVICE, lock_name
 from app.snapshots.rows import Report, Row, insert_rows, list_copied_tables, raise_sequences, read_batches
 from app.storage.atomic_write import atomic_write_all
@@ -51,9 +51,10 @@ def restore_service(database: Engine, home: Path, folder: Path, report: Report) 
 
     All rows of the database are replaced, its keys too. A key that the database has as well stays as it is there: it
     may have been revoked or rotated since the snapshot was taken. The files are written first, so that an interrupted
-    restore can be repeated. Raises NotFound, Conflict if the database has collections, Invalid, OSError.
+    restore can be repeated. Raises NotFound, Conflict if the database has collections, Invalid, OSError, and Busy if
+    something was erased from the snapshot meanwhile.
     """
-    with open_snapshot(folder) as opened, lock_name(home, SERVICE, LOCK_SECONDS):
+    with lock_name(home, SERVICE, LOCK_SECONDS), open_snapshot(folder) as opened:
         if opened.manifest.collection is not None:
             raise Invalid(f"{folder} holds one collection; name it with --collection {opened.manifest.collection}")
         is_kept = is_kept_folder(home, folder)
@@ -74,6 +75,7 @@ def restore_service(database: Engine, home: Path, folder: Path, report: Report) 
             cancelled = len(session.scalars(unfinished.returning(Job.id)).all())
             raise_sequences(session, opened.manifest.sequences)
             working_keys = _keep_present_keys(session, present)
+            check_unchanged(opened)
         return Restored(faces, files, cancelled, working_keys)
 
 

@@ -59,6 +59,7 @@ from app.snapshots.reservations import RESERVATION
 from app.snapshots.restore import restore_service
 from app.storage.blob_store import Blobs
 from app.storage.snapshot_folders import MANIFEST, list_snapshot_folders, locate_snapshot
+from ml import files
 from ml.compensation import fit_compensation
 from ml.files import hash_file
 from tests.erasure_traces import OTHER, SUBJECT, find_traces, leave_traces
@@ -435,6 +436,64 @@ def test_a_worker_that_loses_its_job_leaves_no_copy_of_the_rows(
     assert_nothing_else(folder)
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("step", ["app.snapshots.erasure._remove_others", "ml.files.sync_path"])
+def test_a_disk_that_fails_after_the_rows_were_replaced_loses_no_snapshot(
+    staff: Resources, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    folder, failed = take_directly(staff, "kept"), list[str]()
+    original = {"_remove_others": snapshot_erasure._remove_others, "sync_path": files.sync_path}[step.split(".")[-1]]
+
+    def fail_once(path: Path, *arguments: Any) -> Any:
+        if path == folder and not failed and SnapshotManifest.read(folder).rows_file != ROWS:
+            failed.append(step)
+            raise OSError(errno.EIO, "failed")
+        return original(path, *arguments)
+
+    monkeypatch.setattr(step, fail_once)
+    erasure = erase_subject(staff)
+    with reading(staff.database) as session:
+        erased = [ErasedNames.of(session.get_one(Erasure, erasure))]
+    with pytest.raises(OSError, match="failed"):
+        snapshot_erasure.erase_from_snapshot(folder, erased, lambda: None, lambda: None)
+    work_until(staff, lambda: read_state(staff, erasure) == "final")
+    assert failed
+    assert check_snapshot(folder, quiet).rows["faces"] == 2
+    assert_nothing_else(folder)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_new_rows_that_another_process_removes_lose_no_snapshot(
+    staff: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = take_directly(staff, "kept")
+    erasure = erase_subject(staff)
+    with reading(staff.database) as session:
+        erased = [ErasedNames.of(session.get_one(Erasure, erasure))]
+    with monkeypatch.context() as patched:
+        patched.setattr(snapshot_erasure, "seal_rows", Path.unlink)
+        with pytest.raises(Busy):
+            snapshot_erasure.erase_from_snapshot(folder, erased, lambda: None, lambda: None)
+    work_until(staff, lambda: read_state(staff, erasure) == "final")
+    assert check_snapshot(folder, quiet).rows["faces"] == 2
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_worker_that_has_lost_its_job_removes_no_new_rows_of_another(staff: Resources) -> None:
+    folder = take_directly(staff, "kept")
+    erasure = erase_subject(staff)
+    with reading(staff.database) as session:
+        erased = [ErasedNames.of(session.get_one(Erasure, erasure))]
+    (folder / "rows-of-another.sqlite").touch()
+
+    def refuse() -> None:
+        raise Interrupted
+
+    with pytest.raises(Interrupted):
+        snapshot_erasure.erase_from_snapshot(folder, erased, lambda: None, refuse)
+    assert (folder / "rows-of-another.sqlite").exists()
+
+
 def test_a_worker_knows_that_another_has_its_job(staff: Resources) -> None:
     running = begin(staff, TakeSnapshot(snapshot="kept"))
     running.check_lease()
@@ -725,6 +784,29 @@ def test_the_command_restores_nobody_who_is_deleted_meanwhile_from_a_kept_snapsh
     work_until(staff, lambda: read_state(staff, erasures[0]) == "final")
     with reading(staff.database) as session:
         assert session.get(Collection, "copy") is None
+
+
+def test_a_service_is_not_restored_from_what_is_erased_from_its_snapshot_meanwhile(
+    staff: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with writing(staff.database) as session:
+        erasure = delete_collection(session, session.get_one(Collection, "staff")).id
+    work_until(staff, lambda: read_state(staff, erasure) == "final")
+    folder = take_directly(staff, "empty")
+
+    def rewrite(*arguments: Any) -> int:
+        replace(SnapshotManifest.read(folder), rows_sha256="0" * 64).write(folder)
+        return 0
+
+    monkeypatch.setattr("app.snapshots.restore.restore_files", rewrite)
+    with pytest.raises(Busy, match="erased from the snapshot while it was restored"):
+        restore_service(staff.database, staff.settings.home, folder, quiet)
+    assert count_collections(staff) == 0
+
+
+def count_collections(resources: Resources) -> int:
+    with reading(resources.database) as session:
+        return session.scalar(select(func.count()).select_from(Collection)) or 0
 
 
 def test_a_whole_kept_snapshot_is_not_restored_while_a_deleted_collection_is_to_be_erased_from_it(
