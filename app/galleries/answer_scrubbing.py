@@ -26,25 +26,26 @@ class AnswerTexts:
     """What an answer says.
 
     strings: those of its body and headers; sentences: those that can be of several words
-    folded: the sentences, as `fold` returns them
+    folded: the sentences, as `fold` returns them; paths: strings that may be those of photos in folders
     """
 
     strings: frozenset[str]
     sentences: str
     folded: str
+    paths: frozenset[str]
 
     @classmethod
     def of(cls, row: StoredResponse) -> "AnswerTexts":
         """Read an answer once, for however many erasures."""
         strings = _read_strings(row.body) | _read_header_strings(row.headers)
         sentences = BETWEEN_STRINGS.join(text for text in strings if may_be_sentence(text) or '"' in text)
-        return cls(strings, sentences, fold(sentences))
+        return cls(strings, sentences, fold(sentences), frozenset(text for text in strings if "/" in text))
 
     def name_any(self, erased: ErasedNames) -> bool:
         """Whether they name a face or a person that is erased."""
         if not (self.strings.isdisjoint(erased.faces) and self.strings.isdisjoint(erased.names)):
             return True
-        return erased.has_subject(self.sentences, self.folded)
+        return erased.has_subject(self.sentences, self.folded) or any(map(erased.is_in_folder, self.paths))
 
 
 def scrub_answers(database: Engine, erased: Sequence[ErasedNames], check: Check) -> dict[str, int]:

@@ -26,7 +26,8 @@ RUN_OF_CHARACTERS = re.compile(r"[^\W_]+")
 MIN_LETTERS, MIN_DIGITS, MIN_UNSPACED = 3, 5, 2
 MIN_SURNAME = 4
 """Characters of a subject's id, and of one of its words, that is looked for in texts; shorter ones mean much else."""
-PERSON_FIELDS = frozenset({"subject", "subjects", "subject_id", "external_id", "external_image_id"})
+PHOTO_FIELD = "external_image_id"
+PERSON_FIELDS = frozenset({"subject", "subjects", "subject_id", "external_id", PHOTO_FIELD})
 """Fields whose strings are each the name of one person or photo."""
 NAME_FIELDS = PERSON_FIELDS | {"name", "file"}
 """Fields of a report whose strings are names."""
@@ -228,7 +229,7 @@ def scrub(value: Any, erased: ErasedNames, field: str = "") -> Any:
 def _names_erased(text: str, erased: ErasedNames, field: str) -> bool:
     if field in NAME_FIELDS and text in erased.names:
         return True
-    if erased.is_quoted(text):
+    if erased.is_quoted(text) or (field == PHOTO_FIELD and erased.is_in_folder(text)):
         return True
     is_text = field in TEXT_FIELDS or (may_be_sentence(text) and field not in PERSON_FIELDS)
     if is_text and (erased.has_subject(text) or erased.is_in_folder(text)):

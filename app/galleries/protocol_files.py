@@ -130,9 +130,10 @@ def _scrub_ended_files(session: Session | None, row: Evaluation, erased: ErasedN
 
 
 def _scrub_live(file: File, erased: ErasedNames) -> File:
-    if erased.is_whole or erased.has_subject(file["text"]) or any(name in file["text"] for name in erased.names):
-        return _erase_text(file, erased)
-    return file
+    stem = file["name"].removesuffix(".txt")
+    is_named = erased.has_subject(file["text"]) or any(name in file["text"] for name in erased.names)
+    is_named = is_named or erased.has_subject(stem) or not erased.names.isdisjoint((file["name"], stem))
+    return _erase_text(file, erased) if erased.is_whole or is_named else file
 
 
 def _erase_text(file: File, erased: ErasedNames) -> File:

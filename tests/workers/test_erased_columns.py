@@ -21,6 +21,7 @@ from app.db.tables import (
     Training,
 )
 from app.galleries.erased_names import ErasedNames
+from app.galleries.protocol_files import ERASED_NAME, _scrub_live_files
 from app.resources import Resources
 from app.snapshots.erased_rows import erase_from_rows
 from app.storage.model_cache import LBP_MODEL
@@ -268,6 +269,14 @@ def test_an_evaluation_that_waits_loses_only_files_that_name_the_person(
         assert (after == before) == kept
         assert session.get_one(Erasure, "e").state == "final"
     assert kept or [file["text"] for file in after["files"]] == ["(erased)"] * 2
+
+
+def test_an_evaluation_that_waits_loses_a_file_that_only_its_name_gives_away() -> None:
+    one = ErasedNames("e", "staff", False, NOW, frozenset(), NAME, frozenset({NAME}))
+    files = [{"name": f"{name}.txt", "text": "1 2 3"} for name in (NAME, OTHER)]
+    evaluation = Evaluation(request={"collection": "staff", "files": files})
+    assert _scrub_live_files(None, evaluation, one)
+    assert evaluation.request["files"] == [{"name": ERASED_NAME, "text": "(erased)"}, files[1]]
 
 
 def test_an_erasure_waits_for_an_evaluation_that_has_begun_with_the_name(resources: Resources) -> None:

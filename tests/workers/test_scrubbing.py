@@ -92,6 +92,13 @@ def test_a_name_is_kept_where_it_is_another_word() -> None:
     assert scrub("ann", erased()) == "ann"
 
 
+def test_a_name_is_replaced_where_it_is_a_folder_of_a_photo() -> None:
+    """The photo may have been given to somebody else since."""
+    entry = {"external_image_id": "photos/ann/1.png", "subject": "bob"}
+    assert scrub(entry, erased()) == {"external_image_id": "(erased)", "subject": "bob"}
+    assert scrub({"external_image_id": "ann-maria/1.png"}, erased()) == {"external_image_id": "ann-maria/1.png"}
+
+
 def test_a_quoted_subject_and_the_id_of_a_face_are_replaced_in_any_text() -> None:
     report = {"advice": "merge 'ann' into 'bob'", "why": f"like face {FACE}", "faces": [FACE, OTHER_FACE]}
     scrubbed = {"advice": "(erased)", "why": "(erased)", "faces": ["(erased)", OTHER_FACE]}
@@ -207,12 +214,14 @@ def list_erased(resources: Resources) -> list[str]:
 def test_answers_that_name_a_face_or_a_person_are_erased_and_counted(resources: Resources) -> None:
     store_answer(resources, "face", {"matches": [{"face_id": FACE}]})
     store_answer(resources, "name", {"external_id": "badge-1"})
+    store_answer(resources, "folder", {"subject": "bob", "external_image_id": "photos/ann/1.jpg"})
+    store_answer(resources, "other folder", {"subject": "bob", "external_image_id": "photos/ann-maria/ann.jpg"})
     store_answer(resources, "other", {"face_id": OTHER_FACE, "subject": "annabel", "note": f"not {FACE}"})
     store_answer(resources, "bytes", b'{"\xff": "' + b"\xfe" * 9)
     store_answer(resources, "running", {"subject": "ann"}, status=None)
     store_answer(resources, "erased before", {"subject": "ann"}, status=410)
-    assert scrub_answers(resources.database, [erased()], proceed) == {"e1": 2}
-    assert list_erased(resources) == ["erased before", "face", "name"]
+    assert scrub_answers(resources.database, [erased()], proceed) == {"e1": 3}
+    assert list_erased(resources) == ["erased before", "face", "folder", "name"]
     assert scrub_answers(resources.database, [erased()], proceed) == {"e1": 0}
 
 
