@@ -131,7 +131,7 @@ def test_an_address_may_be_missing_and_is_never_a_text_of_the_client() -> None:
         ({"collection": "staff"}, "collection", "collection=other", "staff"),
         ({"collection": "no id!"}, "collection", "", None),
         ({}, "collection", "collection=staff", "staff"),
-        ({}, "collection", "limit=5&collection=staff&collection=other", "staff"),
+        ({}, "collection", "limit=5&collection=staff&collection=other", "other"),  # routes take the last too
         ({}, "collection", "collection=no%20id", None),
         ({}, "collection", "", None),
         ({}, "rows", "collection=staff", None),
