@@ -5,9 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 from typer.testing import CliRunner
 
 from app.cli.main import app
+from app.db.session import writing
+from app.db.tables import Subject
 from tests.app.test_clusters import make_gallery
 from tests.databases import remove_test_data
 from tests.rows import people
@@ -55,6 +58,17 @@ def test_a_forecast_of_people_and_distractors(service: Service) -> None:
     assert points[10]["people_found"]["value"] < points[1]["people_found"]["value"]
     assert points[100]["kept_distance"] < points[10]["kept_distance"] < points[1]["kept_distance"]
     assert points[10]["distractors_named"] is not None
+
+
+def test_people_who_have_refused_are_in_no_forecast(service: Service) -> None:
+    enrol(service, 150, 2)
+    with writing(service.resources.database) as session:
+        refused = session.scalars(select(Subject).order_by(Subject.id).limit(20)).all()
+        for subject in refused:
+            subject.consent = False
+    report = run_forecast(service, fpir=0.05)
+    assert (report["faces"], report["people"]) == (260, 130)
+    assert report["points"]
 
 
 def test_a_small_gallery_has_no_points(service: Service) -> None:

@@ -10,7 +10,18 @@ from app.atlases.service import list_points
 from app.atlases.window import WindowEdges
 from app.clusters.service import list_clusters
 from app.db.session import reading, writing
-from app.db.tables import Atlas, ClusteredFace, Collection, Face, FaceCluster, FaceCoordinates, Subject, now
+from app.db.tables import (
+    Atlas,
+    ClusteredFace,
+    Collection,
+    Face,
+    FaceCluster,
+    FaceCoordinates,
+    Label,
+    Subject,
+    Task,
+    now,
+)
 from app.deps.job_response import JobOut
 from app.examinations.schemas import FINDING, REPORT
 from app.examinations.service import read_report
@@ -23,6 +34,8 @@ from tests.rows import GalleryWriter, make_model, people
 from workers.context import JobContext
 from workers.discovery.gallery import read_gallery
 from workers.evaluating.dataset import read_evaluation_set
+from workers.evaluating.label_agreement import read_collection_consensus
+from workers.forecasting import gallery as forecasting
 
 MODEL = make_model("m-refused")
 GALLERY = "refused"
@@ -112,3 +125,36 @@ def test_an_earlier_examination_no_longer_names_them(gallery: Resources) -> None
     with reading(gallery.database) as session:
         named = [finding.subjects for finding in read_report(session, GALLERY).findings]
     assert named == [["p001", "p002"], []]
+
+
+def test_an_earlier_examination_no_longer_shows_their_damaged_faces(gallery: Resources) -> None:
+    with reading(gallery.database) as session:
+        faces = dict(session.execute(select(Subject.id, Face.face_id).join(Face, Face.subject_pk == Subject.pk)).all())
+    findings = [FINDING | {"subjects": [], "faces": [faces[name]]} for name in ("p000", "p001")]
+    report = REPORT | {"collection": GALLERY, "findings": findings}
+    with writing(gallery.database) as session:
+        job = jobs.enqueue(session, ExamineGallery(collection=GALLERY))
+        job.state, job.result, job.finished_at = "succeeded", report, now()
+    with reading(gallery.database) as session:
+        assert [finding.faces for finding in read_report(session, GALLERY).findings] == [[faces["p001"]]]
+
+
+def test_an_evaluation_of_labels_leaves_them_out(gallery: Resources, refused: list[int]) -> None:
+    with writing(gallery.database) as session:
+        session.merge(Task(name="identity"))
+        session.flush()
+        pks = session.scalars(select(Face.pk).where(Face.subject_pk.is_not(None)).order_by(Face.pk)).all()
+        for start in range(0, len(pks), 3):
+            for a, b, same in ((start, start + 1, True), (start, (start + 3) % len(pks), False)):
+                ends = sorted((pks[a], pks[b]))
+                session.add(Label(task="identity", face_a=ends[0], face_b=ends[1], same=same, by="ann"))
+    with reading(gallery.database) as session:
+        consensus = read_collection_consensus(session, GALLERY, "identity")
+    assert (len(consensus), int(consensus.same.sum())) == (4 + 3, 4)
+    assert not set(consensus.pairs.ravel().tolist()) & set(refused)
+
+
+def test_a_forecast_leaves_them_out(gallery: Resources, refused: list[int]) -> None:
+    read = forecasting.read_gallery(JobContext("none", "w", gallery), GALLERY, None)
+    assert not set(read.people.ids.tolist()) & set(refused)
+    assert len(read.people.ids) == 4 * 3 + 2

@@ -12,6 +12,7 @@ from app.db.tables import DamagedFace, Face
 from app.errors import Invalid
 from app.galleries import label_consensus
 from app.galleries.label_consensus import LabelConsensus
+from app.serving.calibration.gallery_faces import read_refused_faces
 from ml.evaluation.intervals import bootstrap_pairs
 from ml.evaluation.separation import Scored, separation
 from ml.evaluation.verification import best_threshold
@@ -24,13 +25,14 @@ SAME_PROBABILITY = 0.5
 
 
 def read_collection_consensus(session: Session, collection: str, task: str) -> LabelConsensus:
-    """Return the consensus on pairs within the collection, without damaged faces.
+    """Return the consensus on pairs within the collection, without damaged faces and those that may not be found.
 
     Raises Invalid if one of the two kinds is missing.
     """
     consensus = label_consensus.decide_collection(session, collection, task)
     damaged = list(session.scalars(select(DamagedFace.face_pk).where(DamagedFace.collection_id == collection)))
-    kept = ~np.isin(consensus.pairs, damaged).any(axis=1)
+    left_out = [*damaged, *read_refused_faces(session, collection)]
+    kept = ~np.isin(consensus.pairs, left_out).any(axis=1)
     consensus = replace(
         consensus, pairs=consensus.pairs[kept], same=consensus.same[kept], weights=consensus.weights[kept]
     )

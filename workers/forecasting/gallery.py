@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from app.db.lookups import get_collection
 from app.db.session import snapshot
 from app.db.tables import BUILT_IN_TASK
 from app.publishing.pointers import get_deployment
 from app.serving import index_builder
-from app.serving.calibration.gallery_faces import read_faces
+from app.serving.calibration.gallery_faces import read_faces, read_refused_faces
 from app.serving.calibration.learned_gallery import read_learned_gallery
 from app.serving.calibration.seen_people import read_seen_share
 from app.serving.compensation.store import read_compensation
@@ -43,8 +45,9 @@ class ForecastGallery:
 
 
 def read_gallery(context: JobContext, collection_id: str, fpir: float | None) -> ForecastGallery:
-    """Read the gallery at one moment. fpir: None means the default rate of the collection
+    """Read the gallery at one moment, without people who may not be found.
 
+    fpir: None means the default rate of the collection
     Raises NotFound, ml.Corrupt, ml.Unavailable.
     """
     resources = context.resources
@@ -58,7 +61,8 @@ def read_gallery(context: JobContext, collection_id: str, fpir: float | None) ->
         index = index_builder.build_index(
             session, key, dim, model.metric, resources.settings.index_device, compensation=compensation
         )
-        faces = read_faces(session, collection_id).restrict_to(index.ids())
+        usable = np.setdiff1d(index.ids(), read_refused_faces(session, collection_id))
+        faces = read_faces(session, collection_id).restrict_to(usable)
         measured = deployment.measurements.get(model.id)
         learned = read_learned_gallery(session, resources.installation_key, model, key)
         is_trained_here = learned.with_seen(read_seen_share(measured)).is_trained_here
