@@ -11,7 +11,7 @@ from sqlalchemy import update
 
 from app.db.session import reading, writing
 from app.db.tables import Evaluation, Face, Label, Task
-from app.errors import Invalid
+from app.errors import Conflict, Invalid
 from app.learning.evaluation_request import EvaluationRequest, make_public_report
 from app.queue.jobs import enqueue
 from app.queue.messages import Evaluate
@@ -333,6 +333,23 @@ def test_strangers_of_an_open_set_are_not_enrolled(resources: Resources) -> None
     assert [d["name"] for d in report["draws"]] == ["open-set-0.4-0", "open-set-0.4-1"]
     assert {(d["queries"], d["gallery"]) for d in report["draws"]} == {(3, 12)}
     assert 0 <= report["pooled"]["fnir"]["0.1"]["value"] <= 1
+
+
+@on_sqlite
+def test_an_evaluation_whose_faces_are_removed_as_it_begins_fails_with_the_reason(
+    resources: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faces, original = stocked(resources), embeddings.make_plan
+
+    def remove_one(*arguments: Any) -> Any:
+        with writing(resources.database) as session:
+            session.delete(session.get_one(Face, faces[4].pk))
+        return original(*arguments)
+
+    monkeypatch.setattr(embeddings, "make_plan", remove_one)
+    training = {"method": "wpca", "descriptor": "lbp", "options": {"dim": 3}}
+    with pytest.raises(Conflict, match="removed while the evaluation began"):
+        run(resources, protocol="holdout", training=training)
 
 
 @on_sqlite

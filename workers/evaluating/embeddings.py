@@ -10,6 +10,7 @@ from sqlalchemy import select
 from app.db.session import reading
 from app.db.session import snapshot as at_one_moment
 from app.db.tables import Embedding, Face, Training
+from app.errors import Conflict
 from app.learning.evaluation_request import EvaluationRequest
 from app.learning.plan import Plan
 from app.learning.plan_resolution import make_plan
@@ -65,12 +66,15 @@ class DrawFitter:
     def __init__(
         self, context: JobContext, request: EvaluationRequest, evaluation_set: EvaluationSet, reporter: ProgressReporter
     ) -> None:
+        """Raises Conflict if faces were removed since the set was read."""
         self.context, self.request, self.reporter = context, request, reporter
         with at_one_moment(context.resources.database) as session:
             self.plan: Plan = make_plan(session, context.resources.settings, request.training_request())
             snapshot = record_snapshot(session, Training(snapshot={}), self.plan)
             self.data = read_training_data(session, self.plan, snapshot)
         index_of = {face.pk: i for i, face in enumerate(self.data.faces)}
+        if not all(face.pk in index_of for face in evaluation_set.gallery):
+            raise Conflict("faces of the collection were removed while the evaluation began; start it again")
         self.gallery_indices = np.array([index_of[face.pk] for face in evaluation_set.gallery], np.int64)
         self.is_foreign = np.array([f.collection_id != request.collection for f in self.data.faces], np.bool_)
         self.plan = vocabularies.learn_vocabularies(
