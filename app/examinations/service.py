@@ -39,7 +39,8 @@ def read_report(session: Session, collection: str) -> ExaminationOut:
     may_be_shown = may_be_used(now())
     usable = select(Subject.id).where(Subject.collection_id == collection, Subject.id.in_(subjects), may_be_shown)
     shown = select(Face.face_id).outerjoin(Subject, Subject.pk == Face.subject_pk).where(may_be_shown)
-    shown = shown.where(Face.collection_id == collection, Face.face_id.in_(select_ids(session, sorted(faces))))
-    left_out = subjects - set(session.scalars(usable)) | faces - set(session.scalars(shown))
+    shown = shown.where(Face.collection_id == collection, Face.face_id.in_(select_ids(session, list(faces))))
+    shown_faces = set(session.scalars(shown)) if faces else set()
+    left_out = subjects - set(session.scalars(usable)) | faces - shown_faces
     findings = [finding for finding in report.findings if left_out.isdisjoint((*finding.subjects, *finding.faces))]
     return report.model_copy(update={"findings": findings})
