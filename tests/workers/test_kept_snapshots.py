@@ -189,6 +189,12 @@ def take_directly(resources: Resources, name: str, collection: str | None = None
     return locate_snapshot(resources.settings.home, name)
 
 
+def read_erased(resources: Resources, erasure: str) -> list[ErasedNames]:
+    """Return what an erasure removes, as `erase_from_snapshot` takes it."""
+    with reading(resources.database) as session:
+        return [ErasedNames.of(session.get_one(Erasure, erasure))]
+
+
 def assert_nothing_else(folder: Path) -> None:
     """Check that a folder holds what its manifest names, and nothing else but empty files."""
     named = {MANIFEST, FILES, SnapshotManifest.read(folder).rows_file}
@@ -392,9 +398,7 @@ def test_a_worker_that_was_paused_does_not_undo_what_another_has_done(
 ) -> None:
     """is_noticed: whether the lease shows it; the manifest does in any case."""
     folder = take_directly(staff, "kept")
-    erasure = erase_subject(staff)
-    with reading(staff.database) as session:
-        erased = [ErasedNames.of(session.get_one(Erasure, erasure))]
+    erased = read_erased(staff, erase_subject(staff))
     original, taken_over = getattr(snapshot_erasure, step), list[SnapshotErasure]()
 
     def pause(*arguments: Any) -> Any:
@@ -422,8 +426,7 @@ def test_a_worker_that_loses_its_job_leaves_no_copy_of_the_rows(
     """Another one has removed what it had found, and completes the erasure without looking again."""
     folder = take_directly(staff, "kept")
     erasure = erase_subject(staff)
-    with reading(staff.database) as session:
-        erased = [ErasedNames.of(session.get_one(Erasure, erasure))]
+    erased = read_erased(staff, erasure)
     original = getattr(snapshot_erasure, step)
 
     def end(*arguments: Any) -> Any:
@@ -452,8 +455,7 @@ def test_a_disk_that_fails_after_the_rows_were_replaced_loses_no_snapshot(
 
     monkeypatch.setattr(step, fail_once)
     erasure = erase_subject(staff)
-    with reading(staff.database) as session:
-        erased = [ErasedNames.of(session.get_one(Erasure, erasure))]
+    erased = read_erased(staff, erasure)
     with pytest.raises(OSError, match="failed"):
         snapshot_erasure.erase_from_snapshot(folder, erased, lambda: None, lambda: None)
     work_until(staff, lambda: read_state(staff, erasure) == "final")
@@ -468,8 +470,7 @@ def test_new_rows_that_another_process_removes_lose_no_snapshot(
 ) -> None:
     folder = take_directly(staff, "kept")
     erasure = erase_subject(staff)
-    with reading(staff.database) as session:
-        erased = [ErasedNames.of(session.get_one(Erasure, erasure))]
+    erased = read_erased(staff, erasure)
     with monkeypatch.context() as patched:
         patched.setattr(snapshot_erasure, "seal_rows", Path.unlink)
         with pytest.raises(Busy):
@@ -481,9 +482,7 @@ def test_new_rows_that_another_process_removes_lose_no_snapshot(
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_a_worker_that_has_lost_its_job_removes_no_new_rows_of_another(staff: Resources) -> None:
     folder = take_directly(staff, "kept")
-    erasure = erase_subject(staff)
-    with reading(staff.database) as session:
-        erased = [ErasedNames.of(session.get_one(Erasure, erasure))]
+    erased = read_erased(staff, erase_subject(staff))
     (folder / "rows-of-another.sqlite").touch()
 
     def refuse() -> None:
