@@ -20,6 +20,9 @@ log = logging.getLogger("likeness.learned")
 
 COLLECTIONS_CREATED_AT = "collections_created_at"
 """The part of a model's provenance that holds when each collection was created, beside `changes`."""
+READ_AT = "read_at"
+"""The part of a model's provenance, and of a training's snapshot, that says when the faces were read, in seconds since
+1970; earlier versions noted none."""
 CONTINUED_CHANGES = "continued_changes"
 """The part of a model's provenance that holds what the models that it continued had learned from: see `changes`."""
 OPEN_SET_ELSEWHERE = "open_set_elsewhere"
@@ -28,10 +31,8 @@ besides its own."""
 
 
 def list_learned_changes(provenance: Mapping[str, Any]) -> dict[str, int]:
-    """Return collection -> the change up to which a model has learned from it. Empty if no training made the model."""
-    if "training" not in provenance:
-        return {}
-    return {**provenance.get(CONTINUED_CHANGES, {}), **provenance["changes"]}
+    """Return collection -> the change up to which a model has learned from it. Empty if it was not fitted here."""
+    return {**provenance.get(CONTINUED_CHANGES, {}), **provenance.get("changes", {})}
 
 
 @dataclass(frozen=True)

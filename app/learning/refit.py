@@ -14,12 +14,10 @@ from app.db.tables import Collection, Erasure, Face, ModelRecord, Subject, Train
 from app.db.visibility import ALL_ROWS
 from app.errors import Conflict, Invalid
 from app.galleries.erasure_receipts import hash_subject
-from app.galleries.learned_collections import COLLECTIONS_CREATED_AT
+from app.galleries.learned_collections import COLLECTIONS_CREATED_AT, READ_AT
 from app.learning.plan import Plan
 from app.storage.installation_key import InstallationKey
 
-READ_AT = "read_at"
-"""The part of a training's snapshot that says when it was made, in seconds since 1970; earlier versions made none."""
 WITHOUT = "without"
 """The part of a training's snapshot that says who is left out: {collection: [keyed hash of a subject's id]}.
 

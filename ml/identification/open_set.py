@@ -31,12 +31,13 @@ MIN_GALLERY_SHARE = 0.5
 """Of the faces that searches were measured among, so many must be left. Among fewer people strangers have a larger lead
 over the next person, and more of them are named."""
 NOTHING_MATCHES = (-math.inf, -math.inf)
-VERSION, HELD_OUT_VERSION = 8, 7
+VERSION, HELD_OUT_VERSION = 9, 7
 """Of the measurement of a gallery, and of the searches of a training. 1 to 4: a search might end before it knew the
 next people, people held out of a training had the distances of the fit without them, or they were searched for in
 several collections at once, or a person's faces without a name hid everybody else, by 768 of them even in versions 5
 and 6, which also left out people with more than 200 faces. Too many strangers were named. 5: it was not stored what the
-model had learned of the gallery. 7: people from whom it has learned were not searched for."""
+model had learned of the gallery. 7: people from whom it has learned were not searched for. 8: a first model counted as
+one that has learned from nobody."""
 
 
 class NameCounts(NamedTuple):

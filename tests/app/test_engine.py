@@ -708,7 +708,7 @@ def test_what_an_older_version_measured_is_to_be_measured_anew(resources: Resour
         ("staff", {"training": "t", "by_held_out": ["identity"]}, "held-out"),
         ("visitors", {"training": "t", "by_held_out": ["identity"]}, "gallery"),
         ("staff", {"training": "t", "by_held_out": []}, "nobody"),  # its calibration is of learned pairs as well
-        ("staff", {"by_held_out": ["identity"]}, "gallery"),  # the first model learns from no label
+        ("staff", {"by_held_out": ["identity"]}, "held-out"),  # the first model, which is not of a training
     ],
 )
 def test_a_model_is_not_believed_about_people_it_has_learned_from(

@@ -102,6 +102,22 @@ def test_newcomers_count_by_their_share_of_the_people(resources: Resources) -> N
     assert calibrate(resources, trained_in_studio()).newcomer_share == 0
 
 
+@pytest.mark.parametrize(("read_at", "newcomers"), [(1e6, True), (3e6, False), (None, False)])
+def test_people_who_are_enrolled_while_a_model_is_trained_are_newcomers(
+    resources: Resources, read_at: float | None, newcomers: bool
+) -> None:
+    known_time = {} if read_at is None else {"read_at": read_at}
+    trained_here = LEARNED | {"collection": "staff", "changes": {"staff": 1}} | known_time
+    model = replace(make_model("m-learned"), provenance=trained_here)
+    gallery = enrol(resources, "staff", model, ())
+    rows, subjects = people(10, 2, seed=9)
+    gallery.add({model.id: rows}, [f"new-{name}" for name in subjects])
+    with writing(resources.database) as session:
+        session.execute(update(Face).values(created_at=1.0))
+        session.execute(update(Face).where(Face.pk.in_(gallery.pks[-20:])).values(created_at=2e6))
+    assert [searches.people for searches in calibrate(resources, model).strangers] == ([50, 10] if newcomers else [50])
+
+
 @pytest.mark.parametrize("is_learned", [True, False], ids=["new photos", "labelled photos"])
 def test_photos_that_may_not_stand_for_strangers_make_a_threshold_stricter_alone(
     resources: Resources, is_learned: bool

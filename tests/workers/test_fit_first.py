@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import select
 
 from app.db.session import reading, writing
-from app.db.tables import Collection, Deployment, Face, Job, ModelRecord
+from app.db.tables import Collection, Deployment, Face, Job, ModelRecord, now
 from app.errors import Busy
 from app.queue.jobs import enqueue
 from app.queue.messages import FitFirst, Publish
@@ -48,6 +48,8 @@ def test_a_better_first_model_is_fitted_once_and_published_once(
     made = resources.models.get(result["model"])
     assert made.embedder.learned["projection"].shape == (15, 9860)
     assert made.calibrations["identity"].slope > 0
+    assert list(made.provenance["changes"]) == ["c"]
+    assert made.provenance["read_at"] <= now()
     assert result["report"]["current"]["protocol"] == "held-out-0.2"
     assert fit_first.fit_first_model(FitFirst(collection="c"), begin(resources)) == {"model": result["model"]}
     [publish] = published(resources)

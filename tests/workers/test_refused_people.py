@@ -30,12 +30,16 @@ from app.learning.evaluation_request import EvaluationRequest
 from app.queue import jobs
 from app.queue.messages import ExamineGallery
 from app.resources import Resources
+from app.serving.compensation.sampled_faces import sample_faces
+from app.serving.index_builder import IndexKey
+from ml.compensation import NO_SOURCE
 from tests.rows import GalleryWriter, make_model, people
 from workers.context import JobContext
 from workers.discovery.gallery import read_gallery
 from workers.evaluating.dataset import read_evaluation_set
 from workers.evaluating.label_agreement import read_collection_consensus
 from workers.forecasting import gallery as forecasting
+from workers.handlers import examine
 
 MODEL = make_model("m-refused")
 GALLERY = "refused"
@@ -158,3 +162,20 @@ def test_a_forecast_leaves_them_out(gallery: Resources, refused: list[int]) -> N
     read = forecasting.read_gallery(JobContext("none", "w", gallery), GALLERY, None)
     assert not set(read.people.ids.tolist()) & set(refused)
     assert len(read.people.ids) == 4 * 3 + 2
+
+
+def test_neither_the_corrections_of_sources_nor_distractors_of_an_examination_are_of_them(
+    gallery: Resources, refused: list[int]
+) -> None:
+    with writing(gallery.database) as session:
+        session.execute(update(Face).where(Face.pk.in_(refused[1:])).values(source="gate"))
+        session.execute(update(Face).where(Face.pk == refused[0]).values(role="distractor"))
+        key = IndexKey(GALLERY, "identity", MODEL.id, session.get_one(Collection, GALLERY).created_at)
+        sampled = sample_faces(session, key, 8, ["gate", NO_SOURCE])
+        only_refused = sample_faces(session, key, 8, ["gate"])
+    assert len(sampled.pks) == 4 * 3 + 2
+    assert not set(sampled.pks.tolist()) & set(refused)
+    assert only_refused.rows.shape == (0, 8)
+    job = JobContext("none", "w", gallery)
+    examined = examine._find_people(job, read_gallery(job, GALLERY, 0.5))
+    assert not set(examined.ids.tolist()) & set(refused)

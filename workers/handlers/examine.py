@@ -7,6 +7,7 @@ from sqlalchemy import select
 
 from app.db.session import reading
 from app.db.tables import BUILT_IN_TASK, Deployment, Face, Subject, now
+from app.galleries.retention import may_be_used
 from app.queue.messages import ExamineGallery
 from ml.errors import TooFewPairs
 from ml.identification.changed_galleries import StrangerCheck
@@ -78,7 +79,8 @@ _KINDS = ("damaged_face", "wrong_name", "duplicate", "mixture", "named_for_stran
 def _find_people(context: JobContext, gallery: ClusterGallery) -> GalleryPeople:
     """Number the people on all faces of the index that may be used, the named ones first."""
     with reading(context.resources.database) as session:
-        chosen = select(Face.pk).where(Face.collection_id == gallery.collection, Face.role == "distractor")
+        chosen = select(Face.pk).outerjoin(Subject, Subject.pk == Face.subject_pk).where(may_be_used(now()))
+        chosen = chosen.where(Face.collection_id == gallery.collection, Face.role == "distractor")
         distractors = np.array(session.scalars(chosen.order_by(Face.pk)).all(), np.int64)
     distractors = distractors[np.isin(distractors, gallery.index.ids())]
     pks = np.concatenate([gallery.pks, distractors])

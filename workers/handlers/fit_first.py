@@ -6,7 +6,8 @@ from typing import Any
 
 from app.db.session import snapshot as at_one_moment
 from app.db.session import writing
-from app.db.tables import Collection, Deployment, ModelRecord
+from app.db.tables import Collection, Deployment, ModelRecord, now
+from app.galleries.learned_collections import READ_AT
 from app.learning.plan import ComponentChoice, Plan, Source
 from app.queue.jobs import enqueue
 from app.queue.messages import FitFirst, Publish
@@ -41,7 +42,7 @@ def fit_first_model(message: FitFirst, context: JobContext) -> dict[str, Any]:
         name = _make_name(collection)
         if session.get(ModelRecord, name) is not None:
             return {"model": name}
-        versions = list_collection_versions([collection])
+        versions = {**list_collection_versions([collection]), READ_AT: now()}
         plan, version = _make_plan(collection.id), deployment.version
         limit = max(MAX_FACES, resources.settings.wpca_after_faces)
         data = read_training_data(session, plan, {**versions, "labels": {}}, limit)

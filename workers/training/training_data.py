@@ -16,10 +16,10 @@ from app.db.tables import Collection, Face, Subject, Training, now
 from app.galleries import label_consensus
 from app.galleries.damaged_faces import is_intact
 from app.galleries.label_consensus import LabelConsensus
-from app.galleries.learned_collections import COLLECTIONS_CREATED_AT
+from app.galleries.learned_collections import COLLECTIONS_CREATED_AT, READ_AT
 from app.galleries.retention import may_be_used
 from app.learning.plan import Plan, Source
-from app.learning.refit import READ_AT, WITHOUT, WITHOUT_PKS
+from app.learning.refit import WITHOUT, WITHOUT_PKS
 from ml.embedder_training.examples import TaskExamples
 from ml.files import hash_bytes
 from ml.types import Ids

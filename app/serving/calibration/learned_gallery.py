@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, aliased
 from app.db.session import stream_raw_rows
 from app.db.tables import Collection, Deployment, Erasure, Face, ModelRecord, Subject
 from app.galleries.erasure_receipts import hash_photo, hash_subject
-from app.galleries.learned_collections import COLLECTIONS_CREATED_AT, list_learned_changes
+from app.galleries.learned_collections import COLLECTIONS_CREATED_AT, READ_AT, list_learned_changes
 from app.serving.calibration.seen_people import estimate_seen_share, is_copy, read_seen_share
 from app.serving.faces.columns import DISTRACTOR
 from app.serving.index_builder import IndexKey
@@ -101,7 +101,8 @@ def read_learned_gallery(
 
     Photos that were erased since are recognised when they are enrolled again, by the receipts of their erasures.
     A model that is not stored yet has learned from all faces of the collection that it was trained in. So has any model
-    if the collection was deleted, and created again since: it may hold the same people.
+    if the collection was deleted, and created again since: it may hold the same people. Of others it has learned from
+    the faces that its training has read: see `read_training_data`.
     """
     learned = list_learned_changes(model.provenance)
     collection, record = session.get(Collection, key.collection), session.get(ModelRecord, model.id)
@@ -125,7 +126,7 @@ def read_learned_gallery(
         return replace(all_learned, learned_change=0)
     if record is None:
         return replace(all_learned, distractors=distractors)
-    is_later = (Face.created_at > record.created_at) & is_changed
+    is_later = (Face.created_at > model.provenance.get(READ_AT, record.created_at)) & is_changed
     later = photos.read_faces(is_later)
     unlearned = np.setdiff1d(later, photos.find_faces([*others, *originals], is_later))
     unlearned = np.setdiff1d(unlearned, photos.find_erased([key.collection], is_later))

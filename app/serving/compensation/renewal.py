@@ -67,7 +67,7 @@ def _measure(resources: Resources, loaded: LoadedIndex, counts: FaceCounts) -> b
     with snapshot(resources.database) as session:
         current = read_compensation(session, key.collection, key.task, key.model_id)
         faces = sample_faces(session, key, loaded.dim, list(counts))
-    judged = _judge(resources, loaded, faces) if counts else None
+    judged = _judge(resources, loaded, faces) if len(faces.pks) else None
     corrections = judged.compensation if judged else None
     calibration, version = None, current.version
     if current.has_corrections or (corrections and corrections.corrections):

@@ -7,7 +7,8 @@ import numpy as np
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.db.tables import Embedding, Face
+from app.db.tables import Embedding, Face, Subject, now
+from app.galleries.retention import may_be_used
 from app.serving.index_builder import IndexKey
 from app.storage.embedding_codec import decode_embeddings
 from ml.compensation import MIN_FACES_TO_CORRECT, NO_SOURCE, Sources
@@ -29,7 +30,7 @@ class SampledFaces:
 
 
 def sample_faces(session: Session, key: IndexKey, dim: int, sources: Sequence[str]) -> SampledFaces:
-    """Sample the faces of each source that have an embedding."""
+    """Sample the faces of each source that have an embedding and may be used: see `may_be_used`."""
     limit = min(MAX_FACES_PER_SOURCE, SAMPLE_BYTES // (4 * dim * max(1, len(sources))))
     samples = [_sample_source(session, key, source, max(MIN_FACES_TO_CORRECT, limit)) for source in sources]
     faces = [face for sample in samples for face in sample]
@@ -44,8 +45,9 @@ def sample_faces(session: Session, key: IndexKey, dim: int, sources: Sequence[st
 def _sample_source(session: Session, key: IndexKey, source: str, limit: int) -> list[tuple[int, bytes, int | None]]:
     """Return the pk, the embedding and the subject's pk of at most `limit` faces, the same each time."""
     of_source = Face.source.is_(None) if source == NO_SOURCE else Face.source == source
-    pks = np.array(session.scalars(select(Face.pk).where(Face.collection_id == key.collection, of_source)).all())
-    chosen = np.sort(np.random.default_rng(0).permutation(pks)[:limit]).tolist()
+    usable = select(Face.pk).outerjoin(Subject, Subject.pk == Face.subject_pk).where(may_be_used(now()))
+    pks = session.scalars(usable.where(Face.collection_id == key.collection, of_source).order_by(Face.pk)).all()
+    chosen = np.sort(np.random.default_rng(0).permutation(np.array(pks))[:limit]).tolist()
     query = select(Face.pk, Embedding.vector, Face.subject_pk).join(Face, Face.pk == Embedding.face_pk)
     query = query.where(*key.row_conditions).order_by(Face.pk)
     sample: list[tuple[int, bytes, int | None]] = []
