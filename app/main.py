@@ -133,6 +133,7 @@ def create_app(settings: Settings, when_started: Callable[[Engine], object] = la
             ):
                 opened.append(resources)
                 when_started(engine)
+                resources.front_end.warm_up()
                 yield {"resources": resources, "engine": engine, "audit_spool": spool}
 
     app = DocumentedApi(ROUTERS, lifespan=lifespan)

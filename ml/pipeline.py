@@ -33,6 +33,10 @@ class FrontEnd:
     aligner: Similarity = field(default_factory=Similarity)
     wanted: QualityThresholds = field(default_factory=QualityThresholds)
 
+    def warm_up(self) -> None:
+        """Load the detector, so that the first photo need not wait for it: that takes a third of a second."""
+        self.detector.detect(np.zeros((1, 1, 3), np.uint8))
+
     def faces(self, image: Image) -> list[AlignedFace]:
         """Find and align all faces of an (H, W, 3) uint8 RGB photo, largest first, whatever their quality."""
         aligned = (self.align(image, detection) for detection in self.detector.detect(image))

@@ -26,6 +26,7 @@ from app.main import create_app
 from app.resources import open_resources
 from app.startup import CannotStart, exit_with_reason, explain_start_error
 from app.storage.audit_log.home_check import check_home_of_database
+from ml.detectors import hog
 from tests.databases import migrate, migrated_file
 from workers import main as worker_main
 
@@ -253,3 +254,14 @@ def test_an_altered_head_is_not_another_home(home: Path) -> None:
         with writing(resources.database) as session:
             session.execute(update(AuditHead).values(signature=""))
         check_home_of_database(resources.database, resources.audit_chain)
+
+
+def test_the_first_photo_need_not_wait_for_the_detector(home: Path) -> None:
+    hog._load_detector.cache_clear()
+    application = create_app(Settings(home=home, default_recogniser="lbp"))
+
+    async def start_and_stop() -> None:
+        async with application.router.lifespan_context(application):
+            assert hog._load_detector.cache_info().currsize == 1
+
+    asyncio.run(start_and_stop())
