@@ -4,12 +4,13 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import parse_qs
 
+from fastapi.routing import APIRoute
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 from starlette.routing import BaseRoute, Match, Route
@@ -23,9 +24,9 @@ from app.config import Settings
 from app.db.failures import describe_failure
 from app.db.session import reading
 from app.deps.caller import Caller
-from app.deps.scopes import ROW_KINDS, RouteScope, check_binding, check_row
+from app.deps.scopes import ROW_KINDS, RouteScope, check_binding, check_row, list_query_names
 from app.deps.server.request_headers import find_header
-from app.errors import AppError, Busy, Forbidden, Unauthenticated
+from app.errors import AppError, Busy, Forbidden, Invalid, Unauthenticated
 from app.resources import Resources
 from app.storage.request_timestamp import RequestTimestamp
 
@@ -39,6 +40,8 @@ MAX_SMALL_JSON_BYTES = 2**20
 """Of a JSON body that its route does not declare to be large."""
 
 
+UNKNOWN_ROUTE = {"x-body": "unread"}
+"""What is declared of a request that no documented route answers: it gets a 404, a 405 or a page."""
 NO_ANSWER = "the database does not answer; nothing of this request was stored"
 
 
@@ -48,6 +51,7 @@ class RequestChecks:
     def __init__(self, routes: Sequence[BaseRoute], settings: Settings, resources: Callable[[], Resources]) -> None:
         self.settings, self.resources = settings, resources
         self._routes = _group_routes(routes)
+        self._parameters = {id(r): list_query_names(r.dependant) for r in routes if isinstance(r, APIRoute)}
         self.cache = KeyCache(min(settings.poll_seconds, MAX_KEY_CACHE_SECONDS))
         self.limits = RateLimits(settings)
         self.tokens = TokenVerifier(settings) if settings.oidc_issuer else None
@@ -58,7 +62,8 @@ class RequestChecks:
 
     async def check(self, scope: Scope) -> int:
         """Check a request, note in its state what AuthMiddleware promises, and return how long its body may be."""
-        requirements, path_params = self._match_route(scope)
+        route, path_params = self._match_route(scope)
+        requirements = UNKNOWN_ROUTE if route is None else getattr(route, "openapi_extra", None) or {}
         state = scope["state"]
         state |= {"requirements": requirements, "path_params": path_params}
         role = requirements.get("x-role")
@@ -69,6 +74,7 @@ class RequestChecks:
             await self.limits.count_use(caller.key_id)
             _check_role(caller, role)
             await self._check_scope(scope, RouteScope(requirements["x-scope"]), caller, path_params)
+            _check_parameters(scope, self._parameters.get(id(route)))
             state["secret_field"] = requirements.get("x-secret")
             state["is_read"] = requirements.get("x-read", False)
             self._stamp_traffic(scope)
@@ -148,16 +154,13 @@ class RequestChecks:
         if scope["method"] == "POST":  # a page that polls for progress does not count as traffic
             self._traffic.stamp()
 
-    def _match_route(self, scope: Scope) -> tuple[dict[str, str], dict[str, Any]]:
-        """Return what the route declares (`x-role`, `x-body`, ...), and the parameters of its path.
-
-        The body of a request that no documented route answers is not read: it gets a 404, a 405 or a page.
-        """
+    def _match_route(self, scope: Scope) -> tuple[BaseRoute | None, dict[str, Any]]:
+        """Return the documented route that answers a request, None if there is none, and the parameters of its path."""
         for route in self._routes.get((scope["method"], _count_segments(scope)), ()):
             match, child = route.matches(scope)
             if match == Match.FULL:
-                return getattr(route, "openapi_extra", None) or {}, child.get("path_params", {})
-        return {"x-body": "unread"}, {}
+                return route, child.get("path_params", {})
+        return None, {}
 
     def max_body_bytes(self, requirements: Mapping[str, Any]) -> int:
         """Return the limit of the route's kind of body; one that is not declared is JSON."""
@@ -277,6 +280,16 @@ def _group_routes(routes: Sequence[BaseRoute]) -> dict[tuple[str, int], list[Bas
         for method in route.methods or ():
             groups.setdefault((method, route.path.count("/")), []).append(route)
     return groups
+
+
+def _check_parameters(scope: Scope, known: Collection[str] | None) -> None:
+    """Raises Invalid if the query has a parameter that the route does not know: what it asks for would not be done."""
+    if not scope["query_string"] or known is None:
+        return
+    unknown = [n for n in parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True) if n not in known]
+    if unknown:
+        takes = f"takes {', '.join(sorted(known))}" if known else "takes none"
+        raise Invalid(f"unknown parameter {unknown[0]!r} in the query, which {takes}: see /docs")
 
 
 def _check_role(caller: Caller, role: str) -> None:

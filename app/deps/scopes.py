@@ -95,7 +95,7 @@ def _find_fault(route: APIRoute) -> str | None:
         return f"has a collection in its path but the scope {scope}"
     if scope == RouteScope.NEW_COLLECTION and "collection" not in in_path:
         return "has the scope new-collection but no collection in its path"
-    if scope == RouteScope.COLLECTION and "collection" not in in_path | _list_query_names(route.dependant):
+    if scope == RouteScope.COLLECTION and "collection" not in in_path | list_query_names(route.dependant):
         return "has the scope collection but no parameter `collection`"
     if scope in ROW_KINDS and _find_row_parameter(ROW_KINDS[scope], in_path) is None:
         return f"has the scope {scope} but none in its path"
@@ -114,12 +114,12 @@ def _iterate_dependants(dependant: Dependant) -> Iterator[Dependant]:
         yield from _iterate_dependants(inner)
 
 
-def _list_query_names(dependant: Dependant) -> set[str]:
+def list_query_names(dependant: Dependant) -> set[str]:
     """List the names of query parameters, also of those that are fields of a model."""
     names = set[str]()
     for parameter in (p for d in _iterate_dependants(dependant) for p in d.query_params):
-        names.add(parameter.alias)
-        names |= getattr(parameter.field_info.annotation, "model_fields", {}).keys()
+        fields = getattr(parameter.field_info.annotation, "model_fields", {})
+        names |= {field.alias or name for name, field in fields.items()} or {parameter.alias}
     return names
 
 

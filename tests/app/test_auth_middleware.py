@@ -78,6 +78,10 @@ class Inner:
         await send({"type": "http.response.body", "body": str(size).encode()})
 
 
+def search_collection(collection: str = "") -> None:
+    """A route that is scoped by a parameter of its query."""
+
+
 @dataclass
 class Api:
     """The middleware before an application, and the secrets of keys."""
@@ -89,7 +93,8 @@ class Api:
     def __post_init__(self) -> None:
         router = APIRouter()
         for method, path, extra in ROUTES:
-            router.add_api_route(path, lambda: None, methods=[method], openapi_extra=dict(extra) or None)
+            answer = search_collection if path == "/found" else lambda: None
+            router.add_api_route(path, answer, methods=[method], openapi_extra=dict(extra) or None)
         router.routes.append(Route("/plain", lambda _: None))
         self.held: Any = SimpleNamespace(
             database=self.resources.database, notifier=Notifier(), home=self.resources.home, reach=None
@@ -268,6 +273,16 @@ def test_a_bound_key_reaches_only_its_collections(api: Api) -> None:
     unbound = api.make_key("admin")
     assert api.send("GET", f"/collections/{OTHER}/things", unbound).status == 200
     assert api.send("PUT", "/settings", unbound).status == 200
+
+
+def test_a_parameter_that_the_route_does_not_know_is_refused(api: Api) -> None:
+    secret = api.make_key("admin")
+    wrong = api.send("GET", "/found", secret, query="collection=a&aligned=true")
+    expected = "unknown parameter 'aligned' in the query, which takes collection: see /docs"
+    assert read_problem(wrong) == (422, "InvalidParameter", expected)
+    wrong = api.send("PUT", "/settings", secret, query="colour=")
+    assert read_problem(wrong)[2] == "unknown parameter 'colour' in the query, which takes none: see /docs"
+    assert api.send("PUT", "/settings", query="colour=").status == 401, "it is not said to everybody"
 
 
 def test_a_row_in_the_path_is_looked_up_only_for_bound_keys(api: Api) -> None:
