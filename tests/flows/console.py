@@ -130,6 +130,11 @@ class Page:
         element: WebElement = self.wait(lambda: next((e for e in self.all(selector) if text in e.text), None), seconds)
         return element
 
+    def read(self, selector: str, text: str = "") -> str:
+        """Wait like `see`, and return all that the element says, though it may be drawn anew at any moment."""
+        shown: str = self.wait(lambda: next((s for s in (e.text for e in self.all(selector)) if s and text in s), None))
+        return shown
+
     def drop(self, path: Path) -> None:
         self.see(".drop")
         self.browser.find_element(By.CSS_SELECTOR, ".drop input").send_keys(str(path))

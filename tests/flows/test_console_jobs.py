@@ -121,8 +121,8 @@ def test_the_recogniser_can_be_chosen(service: Service, page: Page) -> None:
         answer = service.client.post("/v1/collections/few/faces", files={"file": picture(seed)}, data={"aligned": True})
         answer.raise_for_status()
     page.open("few/learn")
-    assert page.see("[data-recogniser='lbp'] .tag").text == "serving"
-    assert "not installed" in page.see("[data-recogniser='sface']").text
+    assert page.read("[data-recogniser='lbp'] .tag") == "serving"
+    assert "not installed" in page.read("[data-recogniser='sface']")
     offered = [o.get_attribute("value") for o in page.see("#recogniser").find_elements("css selector", "option")]
     assert "tiny" in offered
     assert "sface" not in offered, "what is not installed cannot be chosen"
@@ -130,7 +130,7 @@ def test_the_recogniser_can_be_chosen(service: Service, page: Page) -> None:
     page.see("#use-recogniser").click()
     page.see("#toasts", "tiny describes the faces now")
     page.see("[data-recogniser='tiny'] .tag", "serving")
-    assert page.see("#champion").text != "lbp-l2"
+    assert page.read("#champion") != "lbp-l2"
     page.see("#rollback").click()
     page.see("[data-recogniser='lbp'] .tag", "serving")
 
@@ -141,6 +141,6 @@ def test_the_page_warns_that_the_strong_recogniser_is_missing(tmp_path: Path, mo
     with run_service(settings) as weak, borrow_browser() as browser:
         page = Page(browser, weak)
         page.enter()
-        notice = page.see("#recogniser-notice").text
+        notice = page.read("#recogniser-notice")
         assert "served by LBP, a weak recogniser" in notice
         assert "pip install" in notice

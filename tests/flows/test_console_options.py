@@ -47,7 +47,7 @@ def test_the_form_offers_every_method_and_starts_at_the_default(page: Page, cata
     assert values_of(method) == [entry["name"] for entry in catalogue["methods"]]
     assert method.get_attribute("value") == catalogue["default_method"]
     [default] = [entry for entry in catalogue["methods"] if entry["name"] == catalogue["default_method"]]
-    assert page.see("#method-options p").text == default["summary"]
+    assert page.read("#method-options p") == default["summary"]
 
 
 def test_fields_follow_the_method_with_their_type_range_and_help(page: Page, catalogue: dict[str, Any]) -> None:
@@ -68,7 +68,7 @@ def test_fields_follow_the_method_with_their_type_range_and_help(page: Page, cat
     assert field(page, "#method-options", "unit").is_selected()
     start = field(page, "#method-options", "start")
     assert values_of(start) == ["lda", "wpca", "pca", "random", "learned"]
-    assert "numbers of an embedding" in page.see("#method-options [data-option='dim']").text
+    assert "numbers of an embedding" in page.read("#method-options [data-option='dim']")
 
 
 def test_a_training_gets_the_options_that_were_changed_and_no_others(service: Service, page: Page) -> None:

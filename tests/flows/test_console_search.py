@@ -163,7 +163,7 @@ def test_the_labelled_query_can_be_named_or_removed(service: Service, page: Page
     matched = match.get_attribute("data-face")
     say(page, match, same=True)
     kept = other_of(labels(service)[0], matched)
-    assert "without a name" in page.see("#kept").text
+    assert "without a name" in page.read("#kept")
     page.see("#name-query", f"Add it to {name}").click()
     page.see("#kept", f"belongs to {name}")
     assert face(service, kept)["subject"]["id"] == name
@@ -184,7 +184,7 @@ def test_unnamed_faces_are_listed_apart_from_people(
     data = draw_photo(13, 62)
     wait_until_found(service, members | {enrol(service, data)})
     search(page, photo(tmp_path, "query.png", data))
-    assert page.see("#nameless summary").text == "Faces without a name (1)"
+    assert page.read("#nameless summary") == "Faces without a name (1)"
     assert page.see("#nameless").get_attribute("open") is None
     names = [m.find_element(By.CSS_SELECTOR, "strong").text for m in page.all("#matches > .match")]
     assert names
@@ -233,7 +233,7 @@ def test_choosing_another_photo_removes_the_matches_at_once(service: Service, pa
     path = tmp_path / "nobody.png"
     grey.save(path)
     page.drop(path)
-    assert "no face" in page.see("#matches .problem").text
+    assert "no face" in page.read("#matches .problem")
     assert not page.all(".match")
     assert not page.all(".photo .box")
 
@@ -263,14 +263,14 @@ def test_the_decision_is_shown_above_the_matches(service: Service, page: Page, t
     assert page.see("#verdict", "Possible: worth a look").get_attribute("data-decision") == "possible"
     page.choose("#fpir", "0.05")
     assert page.see("#verdict", "Match: p0").get_attribute("data-decision") == "match"
-    assert "about 1 in 20 people" in page.see("#verdict").text
+    assert "about 1 in 20 people" in page.read("#verdict")
     match = first_match(page)
     assert match.find_element(By.CSS_SELECTOR, "strong").text == "p0"
     assert match.find_element(By.CSS_SELECTOR, ".tag").text == "very likely"
     assert len(match.find_elements(By.CSS_SELECTOR, ".thumbs button")) == 3, "her other faces"
     weak = page.all("#matches > .match")[-1].find_element(By.CSS_SELECTOR, ".tag").text
     assert weak == "weak"
-    assert "%" not in page.see("#matches > .match").text, "no share of a hundred stands beside a name"
+    assert "%" not in page.read("#matches > .match"), "no share of a hundred stands beside a name"
 
     page.open("verdicts/search")
     page.drop(photo(tmp_path, "stranger.png", draw_photo(999, 1)))
@@ -281,7 +281,7 @@ def test_the_decision_is_shown_above_the_matches(service: Service, page: Page, t
 def test_the_page_gives_no_decision_where_nothing_was_measured(service: Service, page: Page, tmp_path: Path) -> None:
     search(page, photo(tmp_path, "face.png", draw_photo(11, 1)))
     assert page.see("#verdict", "No verdict").get_attribute("data-decision") == "none"
-    assert "Nothing is measured here to decide by" in page.see("#evidence").text
+    assert "Nothing is measured here to decide by" in page.read("#evidence")
     assert not first_match(page).find_elements(By.CSS_SELECTOR, ".tag")
 
 
