@@ -23,6 +23,8 @@ COLLECTIONS_CREATED_AT = "collections_created_at"
 READ_AT = "read_at"
 """The part of a model's provenance, and of a training's snapshot, that says when the faces were read, in seconds since
 1970; earlier versions noted none."""
+LAST_READ = "last_read"
+"""The part of a model's provenance that holds the pk of the last face that was read, if only the first ones were."""
 CONTINUED_CHANGES = "continued_changes"
 """The part of a model's provenance that holds what the models that it continued had learned from: see `changes`."""
 OPEN_SET_ELSEWHERE = "open_set_elsewhere"

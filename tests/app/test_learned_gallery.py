@@ -118,6 +118,32 @@ def test_people_who_are_enrolled_while_a_model_is_trained_are_newcomers(
     assert [searches.people for searches in calibrate(resources, model).strangers] == ([50, 10] if newcomers else [50])
 
 
+@pytest.mark.parametrize("origin", ["staff", "studio"])
+def test_people_whom_a_first_model_has_not_read_are_strangers_to_it_in_its_own_collection(
+    resources: Resources, origin: str
+) -> None:
+    fitted = LEARNED | {"collection": origin, "changes": {origin: 9}, "read_at": 2e12}
+    gallery = enrol(resources, "staff", make_model("m-learned"), ())
+    note_copy(resources, "staff", ["studio"] if origin == "studio" else [])
+    model = replace(make_model("m-learned"), provenance=fitted | {"last_read": gallery.pks[59]})
+    unread = [("leave-one-out", 20)] if origin == "staff" else []
+    assert strangers(resources, model)[0] == [("held-out", 50), *unread]
+
+
+def test_people_of_a_later_collection_are_no_strangers_to_a_model_that_went_on_from_one_of_the_earlier(
+    resources: Resources,
+) -> None:
+    """When the earlier one was created is not noted of what a model has learned before it went on."""
+    went_on = LEARNED | {"continued_changes": {"staff": 1}}
+    model = replace(make_model("m-learned"), provenance=went_on)
+    gallery = enrol(resources, "staff", model, ())
+    with writing(resources.database) as session:
+        made_at = session.get_one(ModelRecord, model.id).created_at
+        session.get_one(Collection, "staff").created_at = made_at + 1
+        session.execute(update(Face).where(Face.pk.in_(gallery.pks)).values(change=9, created_at=made_at + 2))
+    assert strangers(resources, model) == ([], True)
+
+
 @pytest.mark.parametrize("is_learned", [True, False], ids=["new photos", "labelled photos"])
 def test_photos_that_may_not_stand_for_strangers_make_a_threshold_stricter_alone(
     resources: Resources, is_learned: bool

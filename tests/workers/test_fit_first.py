@@ -1,6 +1,7 @@
 """The first learned model, which is fitted automatically once a collection has enough faces."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -78,6 +79,19 @@ def test_the_files_of_a_run_that_failed_are_not_kept_for_the_next_one(
         facts = session.get_one(ModelRecord, name).manifest["facts"]
     assert read_facts(resources, name)["changes"] == facts["changes"]
     assert erased not in read_held_out_faces(resources, path.name)
+
+
+def test_a_model_of_the_first_faces_notes_the_last_that_it_has_read(
+    resources: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fit_first, "why_not_better", lambda report: None)
+    monkeypatch.setattr(fit_first, "MAX_FACES", 60)
+    settings = resources.settings.model_copy(update={"wpca_after_faces": 1})
+    enrol(resources, "c", range(25), shots=3)
+    name = fit_first.fit_first_model(FitFirst(collection="c"), begin(replace(resources, settings=settings)))["model"]
+    with reading(resources.database) as session:
+        pks = session.scalars(select(Face.pk).order_by(Face.pk)).all()
+    assert resources.models.get(name).provenance["last_read"] == pks[59]
 
 
 def raise_busy(*args: object) -> None:

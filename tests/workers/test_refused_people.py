@@ -30,6 +30,7 @@ from app.learning.evaluation_request import EvaluationRequest
 from app.queue import jobs
 from app.queue.messages import ExamineGallery
 from app.resources import Resources
+from app.serving.compensation.renewal import count_faces
 from app.serving.compensation.sampled_faces import sample_faces
 from app.serving.index_builder import IndexKey
 from ml.compensation import NO_SOURCE
@@ -173,9 +174,12 @@ def test_neither_the_corrections_of_sources_nor_distractors_of_an_examination_ar
         key = IndexKey(GALLERY, "identity", MODEL.id, session.get_one(Collection, GALLERY).created_at)
         sampled = sample_faces(session, key, 8, ["gate", NO_SOURCE])
         only_refused = sample_faces(session, key, 8, ["gate"])
+        session.execute(update(Face).where(Face.pk == refused[0] + 3).values(source="gate"))
+        counts = count_faces(session, GALLERY, 10)
     assert len(sampled.pks) == 4 * 3 + 2
     assert not set(sampled.pks.tolist()) & set(refused)
     assert only_refused.rows.shape == (0, 8)
+    assert counts == {NO_SOURCE: [11 + 2, 11], "gate": [1, 1]}
     job = JobContext("none", "w", gallery)
     examined = examine._find_people(job, read_gallery(job, GALLERY, 0.5))
     assert not set(examined.ids.tolist()) & set(refused)

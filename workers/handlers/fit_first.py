@@ -7,7 +7,7 @@ from typing import Any
 from app.db.session import snapshot as at_one_moment
 from app.db.session import writing
 from app.db.tables import Collection, Deployment, ModelRecord, now
-from app.galleries.learned_collections import READ_AT
+from app.galleries.learned_collections import LAST_READ, READ_AT
 from app.learning.plan import ComponentChoice, Plan, Source
 from app.queue.jobs import enqueue
 from app.queue.messages import FitFirst, Publish
@@ -46,6 +46,8 @@ def fit_first_model(message: FitFirst, context: JobContext) -> dict[str, Any]:
         plan, version = _make_plan(collection.id), deployment.version
         limit = max(MAX_FACES, resources.settings.wpca_after_faces)
         data = read_training_data(session, plan, {**versions, "labels": {}}, limit)
+        if len(data.faces) == limit:
+            versions[LAST_READ] = data.faces[-1].pk
     remove_unfinished_models(context, name)
     if len(data.faces) < MIN_FACES:
         return {"model": None, "why": f"{len(data.faces)} faces are too few"}

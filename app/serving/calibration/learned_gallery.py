@@ -1,5 +1,6 @@
 """Which faces of a gallery a model has learned from: searches for the others alone can stand for strangers."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,7 +12,7 @@ from sqlalchemy.orm import Session, aliased
 from app.db.session import stream_raw_rows
 from app.db.tables import Collection, Deployment, Erasure, Face, ModelRecord, Subject
 from app.galleries.erasure_receipts import hash_photo, hash_subject
-from app.galleries.learned_collections import COLLECTIONS_CREATED_AT, READ_AT, list_learned_changes
+from app.galleries.learned_collections import LAST_READ, READ_AT, list_learned_changes, read_learned_collection
 from app.serving.calibration.seen_people import estimate_seen_share, is_copy, read_seen_share
 from app.serving.faces.columns import DISTRACTOR
 from app.serving.index_builder import IndexKey
@@ -121,12 +122,14 @@ def read_learned_gallery(
     is_distractor = Face.role == DISTRACTOR
     distractors = np.union1d(photos.read_faces(is_distractor & is_changed), photos.find_faces(others, is_distractor))
     all_learned = LearnedGallery(np.empty(0, np.int64), True, home_faces, learned_change)
-    created_at = model.provenance.get(COLLECTIONS_CREATED_AT, {}).get(key.collection, key.collection_created_at)
-    if created_at != key.collection_created_at:
+    made_at = math.inf if record is None else record.created_at
+    if collection is not None and not read_learned_collection(model, key.collection, made_at).is_same(collection):
         return replace(all_learned, learned_change=0)
     if record is None:
         return replace(all_learned, distractors=distractors)
     is_later = (Face.created_at > model.provenance.get(READ_AT, record.created_at)) & is_changed
+    if LAST_READ in model.provenance and key.collection in learned:
+        is_later |= Face.pk > model.provenance[LAST_READ]
     later = photos.read_faces(is_later)
     unlearned = np.setdiff1d(later, photos.find_faces([*others, *originals], is_later))
     unlearned = np.setdiff1d(unlearned, photos.find_erased([key.collection], is_later))

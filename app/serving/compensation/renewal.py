@@ -9,7 +9,8 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.db.session import snapshot, writing
-from app.db.tables import Collection, Deployment, Face, StoredCompensation, now
+from app.db.tables import Collection, Deployment, Face, StoredCompensation, Subject, now
+from app.galleries.retention import may_be_used
 from app.resources import Resources
 from app.serving.calibration.gallery_calibration import measure_with_compensation
 from app.serving.compensation.sampled_faces import SampledFaces, sample_faces
@@ -90,7 +91,10 @@ def has_compensation(loaded: LoadedIndex) -> bool:
 
 
 def count_faces(session: Session, collection: str, limit: int) -> FaceCounts:
-    """Count the faces of the `limit` largest sources and those without one. Empty if no face has a source."""
+    """Count the faces of the `limit` largest sources and those without one, less those that may not be used.
+
+    Empty if no face has a source.
+    """
     here = Face.collection_id == collection
     numbers = func.count(), func.count(Face.subject_pk)
     of_sources = select(Face.source, *numbers).where(here, Face.source.is_not(None)).group_by(Face.source)
@@ -99,7 +103,16 @@ def count_faces(session: Session, collection: str, limit: int) -> FaceCounts:
     if not counts:
         return {}
     faces, named = session.execute(select(*numbers).where(here, Face.source.is_(None))).one()
-    return ({NO_SOURCE: [faces, named]} if faces else {}) | counts
+    counts = ({NO_SOURCE: [faces, named]} if faces else {}) | counts
+    refused = _count_refused_faces(session, collection)
+    return {source: [number - refused.get(source, 0) for number in of_source] for source, of_source in counts.items()}
+
+
+def _count_refused_faces(session: Session, collection: str) -> dict[str, int]:
+    """Return source -> the number of faces that may not be used: see `may_be_used`. Most collections have few."""
+    refused = select(Face.source, func.count()).join(Subject, Subject.pk == Face.subject_pk).group_by(Face.source)
+    rows = session.execute(refused.where(Subject.collection_id == collection, ~may_be_used(now())))
+    return {source or NO_SOURCE: number for source, number in rows}
 
 
 def needs_renewal(counts: FaceCounts, measured: Mapping[str, list[int]]) -> bool:
