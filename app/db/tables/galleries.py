@@ -65,7 +65,8 @@ class Subject(Base):
             "pk": other.pk, "id": other.id, "external_id": other.external_id, "created_at": other.created_at,
             "merged_at": merged_at,
         }  # fmt: skip
-        self.merged_subjects = [*self.merged_subjects, *other.merged_subjects, merged]
+        added = [one for one in (*other.merged_subjects, merged) if one not in self.merged_subjects]
+        self.merged_subjects = [*self.merged_subjects, *added]
 
 
 class Face(Base):
