@@ -34,6 +34,10 @@ NAME_FIELDS = PERSON_FIELDS | {"name", "file"}
 TEXT_FIELDS = frozenset({"name", "file", "reason", "detail", "problem", "path", "missing_queries"})
 """Fields whose strings a person's name may be a part of, as it may of every text that can be of several words."""
 
+MERGE_COMMIT_SECONDS = 60
+"""How long after the moment that it records a merge may be committed. On PostgreSQL, others read meanwhile, and name,
+who is merged."""
+
 
 @dataclass(frozen=True)
 class ErasedNames:
@@ -98,10 +102,12 @@ class ErasedNames:
     def list_of(cls, erasure: Erasure) -> list["ErasedNames"]:
         """Read the targets of an erasure: what is erased, then each subject that was merged into the erased one before.
 
-        Whoever was enrolled under the id of such a subject after its merge is somebody else.
+        Whoever was enrolled under the id of such a subject after its merge is somebody else. What names either of them
+        and was begun while the merge may not have been committed counts for the one who was merged.
         """
         names = [cls.of(erasure)]
         for merged in erasure.targets.get(MERGED, ()):
+            committed_at = merged["merged_at"] + MERGE_COMMIT_SECONDS
             one = cls(
                 erasure.id,
                 erasure.collection_id,
@@ -110,7 +116,8 @@ class ErasedNames:
                 faces=frozenset(),
                 subject=merged["id"],
                 names=frozenset(),
-                named_until=merged["merged_at"],
+                begun_at=committed_at,
+                named_until=committed_at,
                 subject_created_at=merged["created_at"],
                 other_ids=frozenset(filter(None, [merged["external_id"]])),
             )

@@ -78,10 +78,43 @@ def make_refit(
     for part, values in people.items():
         earlier = snapshot.get(part, {})
         snapshot[part] = {**earlier, left_out: sorted({*earlier.get(left_out, ()), *values})}
+    _add_merged(session, key, snapshot)
     refit = Training(request=training.request, snapshot=snapshot)
     session.add(refit)
     session.flush()
     return refit
+
+
+def _add_merged(session: Session, key: InstallationKey, snapshot: dict[str, Any]) -> None:
+    """Leave out, too, those into whom somebody was merged who has the id of one who is left out."""
+    pks = {name: set(of_people) for name, of_people in snapshot[WITHOUT_PKS].items()}
+    for name, names in snapshot[WITHOUT].items():
+        for pk, merged in _iterate_merged(session, name):
+            if merged["id"] in names or hash_subject(key, name, merged["id"]) in names:
+                pks.setdefault(name, set()).add(pk)
+    snapshot[WITHOUT_PKS] = {name: sorted(of_people) for name, of_people in pks.items()}
+
+
+def list_left_out(session: Session, collection: Collection, snapshot: Mapping[str, Any]) -> list[int]:
+    """List the pks of those whom a training leaves out, with those into whom one of them was merged since."""
+    pks = set(snapshot.get(WITHOUT_PKS, {}).get(collection.id, ()))
+    if not pks:
+        return []
+    merged_into = {
+        pk
+        for pk, merged in _iterate_merged(session, collection.id)
+        if merged.get("pk") in pks and merged["merged_at"] >= collection.created_at  # not restored
+    }
+    return sorted(pks | merged_into)
+
+
+def _iterate_merged(session: Session, collection: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yield those who were merged into another of the collection, each after the pk of that one."""
+    people = select(Subject.pk, Subject.merged_subjects).where(
+        Subject.collection_id == collection, func.json_array_length(Subject.merged_subjects) > 0
+    )
+    for pk, merged in session.execute(people, execution_options=ALL_ROWS):
+        yield from ((pk, one) for one in merged)
 
 
 def _read_changes(session: Session, snapshot: Mapping[str, Any]) -> dict[str, int]:

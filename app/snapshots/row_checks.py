@@ -71,6 +71,7 @@ MALFORMED_ERRORS = (
 class MergedSubject(BaseModel):
     """A subject that was merged into another: see `Subject.merged_subjects`."""
 
+    pk: int | None = None
     id: Word
     external_id: Annotated[str, StringConstraints(max_length=255, pattern=NO_NUL)] | None
     created_at: FiniteFloat

@@ -19,6 +19,9 @@ from app.publishing import pointers
 from app.queue.moments import find_latest_moment
 from app.subjects.schemas import ErasedOut, SubjectIn, SubjectOut, SubjectsOut
 
+MAX_MERGED_SUBJECTS = 100
+"""Subjects that one may record as merged into it. Its erasure looks for the names of each in all that is stored."""
+
 
 def put_subject(session: Session, collection: str, subject_id: str, body: SubjectIn) -> tuple[SubjectOut, bool]:
     """Create or change a subject. Returns it, and whether it is new. Raises NotFound if there is no such collection."""
@@ -77,8 +80,8 @@ def merge_subjects(session: Session, collection: str, subject_id: str, into: str
 
     The earlier `retain_until` of both holds, and consent that was given to one of them.
     needs_consent: whether the kept subject needs recorded consent
-    Raises NotFound, Invalid if both are the same or have too much metadata for one, or Conflict if the faces of either
-    may not be used any more.
+    Raises NotFound, Invalid if both are the same or have too much metadata or too many merged subjects for one, or
+    Conflict if the faces of either may not be used any more.
     """
     locked = pointers.lock_collection(session, collection)
     merged = subjects.get_subject(session, collection, subject_id)
@@ -96,10 +99,20 @@ def merge_subjects(session: Session, collection: str, subject_id: str, into: str
     kept.retain_until = min((u for u in (kept.retain_until, merged.retain_until) if u is not None), default=None)
     if kept.retain_until != retain_until:
         _change_faces(session, locked, kept)
-    kept.absorb(merged, find_latest_moment(session))
+    _absorb(session, merged, kept)
     session.delete(merged)
     session.flush()
     return describe_subjects(session, [kept])[0]
+
+
+def _absorb(session: Session, merged: Subject, kept: Subject) -> None:
+    """Raises Invalid."""
+    kept.absorb(merged, find_latest_moment(session))
+    if len(kept.merged_subjects) > MAX_MERGED_SUBJECTS:
+        raise Invalid(
+            f"subject {kept.id!r} would record {len(kept.merged_subjects)} merged subjects, and at most "
+            f"{MAX_MERGED_SUBJECTS} are allowed: give it the faces of {merged.id!r} one by one, and delete that subject"
+        )
 
 
 def _merge_metadata(merged: Subject, kept: Subject) -> dict[str, Any]:

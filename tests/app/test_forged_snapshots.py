@@ -163,6 +163,11 @@ GOOD_POLICY = {"trigger": "'schedule'", "hours": 24.0, "at": "'03:00'", "publish
         ("update subjects set merged_subjects = '{}'", "merged_subjects of"),
         ("update subjects set merged_subjects = '[1]' where pk = 2", r"merged_subjects of the row \(2\) of subjects"),
         ('update subjects set merged_subjects = \'[{"id": "ann", "external_id": null}]\'', "merged_subjects of"),
+        (
+            "update subjects set merged_subjects = "
+            '\'[{"pk": [], "id": "ann", "external_id": null, "created_at": 1.0, "merged_at": 1.0}]\'',
+            "merged_subjects of",
+        ),
         ("update subjects set id = 'a' || char(0) || 'b' where pk = 1", "id of"),
         ("update subjects set id = replace(hex(zeroblob(200)), '0', 'a') where pk = 1", "id of"),
         ("update faces set role = 'guest'", "role of"),

@@ -210,20 +210,47 @@ def test_labels_of_somebody_have_no_effect_from_the_end_of_retention_on(
         assert leave_out_refused(session, staff.name, served) is ended, "it is derived once"
 
 
-@pytest.mark.parametrize("is_merged", [False, True], ids=["erased", "merged"])
-def test_nobody_who_is_erased_is_named_by_labels_that_are_still_to_be_read_again(staff: Staff, is_merged: bool) -> None:
-    """Whoever was hidden before, by the end of `retain_until` or a refusal, would be found by name once more."""
-    [other] = staff.add([30], None)
+@pytest.mark.parametrize(
+    ("changes", "joined", "named"),
+    [
+        ({"ann": "delete"}, 0, 0),
+        ({"ann": "merge"}, 2, 1),
+        ({"ann": "merge", "ben": "refuse"}, 0, 0),
+        ({"ann0": "cid", "cid": "refuse"}, 0, 0),
+        ({"ann0": "cid", "ann": "delete"}, 0, 0),
+        ({"ann0": "cid", "ann": "refuse"}, 0, 0),
+        ({"ann0": "cid"}, 2, 1),
+        ({"ann": "merge", "ann0": "cid", "ben": "delete"}, 0, 0),
+    ],
+    ids=str,
+)
+def test_nobody_who_is_erased_or_refuses_is_named_by_labels_that_are_still_to_be_read_again(
+    staff: Staff, changes: dict[str, str], joined: int, named: int
+) -> None:
+    """Whoever was hidden before, by the end of `retain_until` or a refusal, would be found by name once more.
+
+    changes: in this order: subjects are deleted, refuse or are merged into Ben, and faces are given to Cid
+    """
+    other, _ = staff.add([30, 50], None, "cid")
     staff.label(other, "ann0", True)
-    client, subject = staff.clients[0], f"/v1/collections/{staff.name}/subjects/ann"
+    staff.label(other, "ann1", True)
+    client, path = staff.clients[0], f"/v1/collections/{staff.name}"
     with reading(staff.resources.database) as session:
         change = session.get_one(Collection, staff.name).change
         served = read_constraints(session, staff.name, "identity", change)
-    answer = client.post(f"{subject}:merge", json={"into": "ben"}) if is_merged else client.delete(subject)
-    answer.raise_for_status()
+    for name, what in changes.items():
+        if what == "delete":
+            answer = client.delete(f"{path}/subjects/{name}")
+        elif what == "refuse":
+            answer = client.patch(f"{path}/subjects/{name}", json={"consent": False})
+        elif what == "merge":
+            answer = client.post(f"{path}/subjects/{name}:merge", json={"into": "ben"})
+        else:
+            answer = client.patch(f"{path}/faces/{staff.ids[name]}", json={"subject": what})
+        answer.raise_for_status()
     with reading(staff.resources.database) as session:
         left = leave_out_refused(session, staff.name, served)
-    assert (len(left.constraints.joined), len(left.subjects)) == ((2, 1) if is_merged else (0, 0))
+    assert (len(left.constraints.joined), len(left.subjects)) == (joined, named)
 
 
 def test_a_label_of_the_same_person_brings_faces_that_the_search_did_not_reach(staff: Staff) -> None:

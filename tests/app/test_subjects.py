@@ -226,6 +226,28 @@ def test_a_merge_keeps_the_limit_of_metadata(staff: httpx.Client) -> None:
     assert merged["metadata"] == large[2], "the kept subject's value counts"
 
 
+def test_a_merge_keeps_the_limit_of_merged_subjects(service: Service, staff: httpx.Client) -> None:
+    """Each of them multiplies what an erasure of the kept one looks through, while all others wait for it."""
+    for name in ("ada", "bob", "eve"):
+        staff.put(f"{BASE}/subjects/{name}").raise_for_status()
+    earlier = [{"id": f"x{n}", "external_id": None, "created_at": 1.0 + n, "merged_at": 2.0 + n} for n in range(99)]
+    recorded = {"ada": earlier[:49], "bob": earlier[:10] + earlier[49:60], "eve": earlier[60:]}
+    with writing(service.resources.database) as session:
+        for subject in session.scalars(select(Subject)):
+            subject.merged_subjects = recorded[subject.id]
+    answer = staff.post(f"{BASE}/subjects/bob:merge", json={"into": "ada"}).raise_for_status()
+    with reading(service.resources.database) as session:
+        [known] = session.scalars(select(Subject.merged_subjects).where(Subject.id == "ada"))
+    assert [one["id"] for one in known] == [f"x{n}" for n in range(60)] + ["bob"], "none is recorded twice"
+    refused = staff.post(f"{BASE}/subjects/ada:merge", json={"into": "eve"})
+    assert (refused.status_code, refused.json()["code"]) == (422, "InvalidParameter")
+    assert (
+        "would record 101 merged subjects, and at most 100 are allowed: give it the faces of 'ada' one by one"
+        in refused.json()["detail"]
+    )
+    assert staff.get(f"{BASE}/subjects/ada").json() == answer.json(), "it is not merged"
+
+
 @pytest.mark.parametrize(
     ("merged", "kept", "consent", "retain_until"),
     [

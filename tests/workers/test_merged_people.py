@@ -25,7 +25,7 @@ from app.db.tables import (
     now,
 )
 from app.galleries import subjects
-from app.galleries.erased_names import ErasedNames
+from app.galleries.erased_names import MERGE_COMMIT_SECONDS, ErasedNames
 from app.queue import jobs
 from app.queue.messages import Evaluate
 from app.resources import Resources
@@ -205,12 +205,16 @@ def read_texts(resources: Resources) -> list[Sequence[Any]]:
         return [*([str(value) for value in session.scalars(column)] for column in columns), [str(m) for m in history]]
 
 
-def test_texts_of_before_a_merge_lose_the_merged_id_and_those_of_later_keep_it(staff: Resources) -> None:
+@pytest.mark.parametrize("seconds_before_commit", [0, 30])
+def test_texts_of_before_a_merge_lose_the_merged_id_and_those_of_later_keep_it(
+    staff: Resources, seconds_before_commit: int
+) -> None:
+    """On PostgreSQL, others read the rows of before for as long as the merge is not committed."""
     create(staff, ALIAS)
     before = now()
     after = merge(staff, ALIAS, "s0")
     create(staff, ALIAS)
-    store_texts(staff, before, after)
+    store_texts(staff, before + seconds_before_commit, after + MERGE_COMMIT_SECONDS)
     assert [[ALIAS in text for text in texts] for texts in read_texts(staff)] == [[True, True]] * 10
     erasure = erase_subject(staff)
     work(staff)

@@ -15,7 +15,7 @@ from app.db.tables import Collection, Erasure, Face, Label, ModelRecord, Subject
 from app.errors import Conflict, Invalid
 from app.galleries.erasure_receipts import hash_subject
 from app.galleries.subjects import erase_faces
-from app.learning.plan import ComponentChoice
+from app.learning.plan import ComponentChoice, Plan
 from app.learning.refit import REFIT_OF, ReadFaces, list_models_that_learned, list_models_that_read, make_refit
 from app.queue.jobs import enqueue
 from app.queue.messages import Train
@@ -23,13 +23,14 @@ from app.resources import Resources, open_resources
 from app.storage.installation_key import InstallationKey
 from app.storage.model_cache import HOLDOUT_SUFFIX, ensure_lbp_model
 from app.subjects.schemas import SubjectIn
-from app.subjects.service import change_subject
+from app.subjects.service import change_subject, merge_subjects
 from ml.files import hash_file
 from tests.databases import migrate
 from tests.gallery import context, enrol
 from tests.ml.tiny_onnx import tiny_onnx
 from tests.workers.test_train import LDML, begin
 from workers.handlers.train import train_model
+from workers.training.training_data import read_training_data
 
 PEOPLE = range(16)
 KEY = InstallationKey(bytes(32))
@@ -142,6 +143,84 @@ def test_people_who_were_changed_since_a_training_have_been_learned(resources: R
     with writing(resources.database) as session:
         [erasure] = session.scalars(select(Erasure))
         assert list_models_that_read(session, KEY, erasure) == sorted([model, *list_refits(resources)])
+
+
+def merge(resources: Resources, name: str, into: str, *, is_recorded: bool = True) -> None:
+    """Merge a subject into another. is_recorded: whether the keys of merged people are, as earlier versions did not"""
+    with writing(resources.database) as session:
+        merge_subjects(session, "c", name, into, needs_consent=False)
+        kept = session.scalars(select(Subject).where(Subject.id == into)).one()
+        if not is_recorded:
+            kept.merged_subjects = [{k: v for k, v in one.items() if k != "pk"} for one in kept.merged_subjects]
+
+
+def read_people(resources: Resources, training: str) -> set[str | None]:
+    with reading(resources.database) as session:
+        row = session.get_one(Training, training)
+        return {face.subject_id for face in read_training_data(session, Plan(**row.request), row.snapshot).faces}
+
+
+def store_trained(resources: Resources) -> None:
+    """Store a training that has read all faces, and its model."""
+    with writing(resources.database) as session:
+        collection = session.get_one(Collection, "c")
+        read = {
+            "changes": {"c": collection.change}, "collections_created_at": {"c": collection.created_at}, "labels": {},
+        }  # fmt: skip
+        request = {
+            "collection": "c", "method": "wpca", "descriptors": [{"name": "lbp"}], "options": {}, "holdout": 0.3,
+            "sources": [{"origin": "subjects"}],
+        }  # fmt: skip
+        training = Training(request=request, snapshot=read, model="trained")
+        session.add(training)
+        session.flush()
+        session.add(ModelRecord(id="trained", manifest={}, report={}, training_id=training.id))
+
+
+def begin_refit(resources: Resources, model: str, *subjects: str) -> str:
+    """Request a refit, and name its model "refit". Returns the id of its training."""
+    with writing(resources.database) as session:
+        training = make_refit(session, KEY, model, None, subjects)
+        training.model = "refit"
+        session.add(ModelRecord(id="refit", manifest={}, report={}, training_id=training.id))
+        return training.id
+
+
+def test_whoever_is_merged_with_somebody_who_is_left_out_is_left_out_too(resources: Resources) -> None:
+    """A refit waits in the queue: until it reads the faces, they may become those of another."""
+    fill(resources, range(4))
+    store_trained(resources)
+    refitted = begin_refit(resources, "trained", "p1")
+    assert read_people(resources, refitted) == {"p0", "p2", "p3"}
+    merge(resources, "p1", "p2")
+    assert read_people(resources, refitted) == {"p0", "p3"}
+    merge(resources, "p2", "p3")
+    assert read_people(resources, refitted) == {"p0"}
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_a_refit_leaves_out_whom_somebody_was_merged_into_before(resources: Resources, is_recorded: bool) -> None:
+    fill(resources, range(4))
+    store_trained(resources)
+    begin_refit(resources, "trained", "p1")
+    merge(resources, "p1", "p2", is_recorded=is_recorded)
+    with writing(resources.database) as session:
+        of_refit = make_refit(session, KEY, "refit", None, ["p0"]).id
+        of_merged = make_refit(session, KEY, "trained", None, ["p1"]).id
+    assert [read_people(resources, training) for training in (of_refit, of_merged)] == [{"p3"}, {"p0", "p3"}]
+
+
+def test_a_restored_person_is_not_left_out_for_the_number_that_another_has_now(resources: Resources) -> None:
+    """Somebody was merged into p2 in the original, by a number that is p1's here."""
+    fill(resources, range(4))
+    store_trained(resources)
+    with writing(resources.database) as session:
+        pks = {row.id: row.pk for row in session.execute(select(Subject.id, Subject.pk))}
+        before = session.get_one(Collection, "c").created_at - 1
+        session.get_one(Subject, pks["p2"]).merged_subjects = [
+            {"pk": pks["p1"], "id": "old", "external_id": None, "created_at": before, "merged_at": before}
+        ]
+    assert read_people(resources, begin_refit(resources, "trained", "p1")) == {"p0", "p2", "p3"}
 
 
 def list_refits(resources: Resources) -> list[str]:

@@ -19,7 +19,7 @@ from app.galleries.label_consensus import LabelConsensus
 from app.galleries.learned_collections import COLLECTIONS_CREATED_AT, READ_AT
 from app.galleries.retention import may_be_used
 from app.learning.plan import Plan, Source
-from app.learning.refit import WITHOUT, WITHOUT_PKS
+from app.learning.refit import WITHOUT, list_left_out
 from ml.embedder_training.examples import TaskExamples
 from ml.files import hash_bytes
 from ml.types import Ids
@@ -143,9 +143,8 @@ def _iterate_faces(session: Session, snapshot: dict[str, Any], role: str, limit:
         here = chosen.where(Face.collection_id == collection, was_there, Face.role == role)
         here = here.where(may_be_used(now()), is_intact())
         names = snapshot.get(WITHOUT, {}).get(collection, ())  # hashes, or names of a refit of an earlier version
-        pks = snapshot.get(WITHOUT_PKS, {}).get(collection, ())
         if names:
-            is_kept = Subject.id.not_in(names) & Subject.pk.not_in(pks)
+            is_kept = Subject.id.not_in(names) & Subject.pk.not_in(list_left_out(session, row, snapshot))
             here = here.where(or_(Subject.id.is_(None), is_kept))
         for face, subject in session.execute(here.order_by(Face.pk).limit(limit)):
             yield FaceRecord(

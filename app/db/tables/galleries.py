@@ -40,7 +40,8 @@ class Collection(Base):
 class Subject(Base):
     """A person. `id` is chosen by the client and unique in the collection; `pk` is never used again.
 
-    merged_subjects: who was merged into this one, [{"id", "external_id", "created_at", "merged_at"}]: see `absorb`
+    merged_subjects: who was merged into this one, [{"pk", "id", "external_id", "created_at", "merged_at"}]: see
+    `absorb`. Merges of earlier versions have no pk, and a restored collection has those that they had before
     """
 
     __tablename__ = "subjects"
@@ -61,9 +62,11 @@ class Subject(Base):
         An erasure of this one erases their names too.
         """
         merged = {
-            "id": other.id, "external_id": other.external_id, "created_at": other.created_at, "merged_at": merged_at,
+            "pk": other.pk, "id": other.id, "external_id": other.external_id, "created_at": other.created_at,
+            "merged_at": merged_at,
         }  # fmt: skip
-        self.merged_subjects = [*self.merged_subjects, *other.merged_subjects, merged]
+        added = [one for one in (*other.merged_subjects, merged) if one not in self.merged_subjects]
+        self.merged_subjects = [*self.merged_subjects, *added]
 
 
 class Face(Base):

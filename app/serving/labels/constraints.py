@@ -136,22 +136,41 @@ def leave_out_refused(session: Session, collection: str, constraints: ServedCons
     if (session.scalar(last) or 0) <= constraints.change:
         ended = constraints.settled.list_ended(now())
     else:
-        refused = select(Subject.pk).where(Subject.collection_id == collection, not_(may_be_used(now())))
-        labelled = {face.subject_pk for face in constraints.settled.faces.values() if face.subject_pk}
-        erased = _find_erased(session, constraints.settled, labelled)
-        ended = frozenset(labelled.intersection(session.scalars(refused)) | erased)
+        ended = _find_ended(session, collection, constraints)
     return leave_out(constraints, ended)
 
 
-def _find_erased(session: Session, settled: SettledLabels, subjects: set[int]) -> set[int]:
-    """Return those of these subjects that are gone with all their labelled faces. A merged one has left them."""
-    there = select(Subject.pk).where(Subject.pk.in_(select_ids(session, sorted(subjects))))
-    gone = subjects - set(session.scalars(there))
+def _find_ended(session: Session, collection: str, constraints: ServedConstraints) -> frozenset[int]:
+    """Return those of the labelled subjects whose faces may not be used as the subjects are now, or who are erased.
+
+    So is one who had a labelled face that is now of such a person, as after a merge.
+    """
+    settled = constraints.settled
+    subjects = {face.subject_pk for face in settled.faces.values() if face.subject_pk}
+    pks = select_ids(session, sorted(subjects))
+    usable = select(Subject.pk).where(Subject.pk.in_(pks), may_be_used(now()))
+    unusable = set(session.scalars(pks.except_(usable)))
+    there = session.scalars(select(Subject.pk).where(Subject.pk.in_(select_ids(session, sorted(unusable)))))
+    ended = unusable - _find_merged(session, settled, unusable.difference(there))
+    changed = select(Face.pk).where(Face.collection_id == collection, Face.change > constraints.change)
+    refused = changed.join(Subject, Subject.pk == Face.subject_pk).where(not_(may_be_used(now())))
+    owners = {settled.faces[pk].subject_pk for pk in session.scalars(refused) if pk in settled.faces}
+    return frozenset(ended.union(pk for pk in owners if pk))
+
+
+def _find_merged(session: Session, settled: SettledLabels, gone: set[int]) -> set[int]:
+    """Return those of these subjects, whose rows are gone, who were merged into one that has a labelled face of theirs.
+
+    An erased one may have left faces, too, which were given to somebody else before.
+    """
     if not gone:
         return set()
-    faces = [face for face in settled.faces.values() if face.subject_pk in gone]
-    left = set(session.scalars(select(Face.pk).where(Face.pk.in_(select_ids(session, [face.pk for face in faces])))))
-    return gone - {face.subject_pk for face in faces if face.pk in left}
+    names = {face.pk: (face.subject_pk, face.subject) for face in settled.faces.values() if face.subject_pk in gone}
+    faces = Face.pk.in_(select_ids(session, sorted(names)))
+    holders = select(Face.subject_pk).where(faces, Face.subject_pk.is_not(None))
+    lists = session.scalars(select(Subject.merged_subjects).where(Subject.pk.in_(holders)))
+    merged = {(one.get("pk"), one["id"]) for known in lists for one in known}
+    return {pk for pk, subject in names.values() if pk and subject and (pk, subject[0]) in merged}
 
 
 def leave_out(constraints: ServedConstraints, subjects: frozenset[int]) -> ServedConstraints:
