@@ -2,13 +2,13 @@
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
 from app.db.tables import Erasure
-from app.galleries.erasures import BEGUN_AT, ERASED, EXTERNAL_ID, MERGED, read_until
+from app.galleries.erasures import BEGUN_AT, ERASED, EXTERNAL_ID, MERGED, is_called, read_until
 from app.storage.text_encodings import list_normal_forms, list_text_encodings, unify_forms
 
 UUID = re.compile(rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -125,6 +125,14 @@ class ErasedNames:
     def add_ids(self, ids: Iterable[str]) -> "ErasedNames":
         """Return the same with more ids of the subject."""
         return replace(self, other_ids=self.other_ids.union(ids))
+
+    def is_merged(self, merged: Mapping[str, Any]) -> bool:
+        """Whether an entry of `Subject.merged_subjects` is the subject, or somebody who had its names before it."""
+        if self.subject is None:
+            return False
+        if self.subject_created_at is not None:
+            return (merged["id"], merged["created_at"]) == (self.subject, self.subject_created_at)
+        return merged["created_at"] <= self.until and is_called(merged, (self.subject, *self.other_ids))
 
     def has_subject(self, text: str, folded: str | None = None) -> bool:
         """Whether an id of the subject is a word, or some words, of a text, in any encoding. Short ids never are.

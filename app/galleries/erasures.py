@@ -2,12 +2,13 @@
 
 import base64
 import math
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, func, or_, select
 from sqlalchemy.orm import Session, undefer
 
+from app.db.subject_ids import list_spellings
 from app.db.tables import Collection, Embedding, Erasure, Face, FaceCoordinates, Label, Subject
 from app.db.visibility import ALL_ROWS
 from app.queue.jobs import enqueue
@@ -201,6 +202,12 @@ def list_names(
 def _list_merged_names(merged: list[Any]) -> list[str]:
     """List the ids and external ids of merged subjects: see `Subject.merged_subjects`."""
     return [name for one in merged for name in (one["id"], one["external_id"]) if name]
+
+
+def is_called(merged: Mapping[str, Any], names: Iterable[str]) -> bool:
+    """Whether a merged subject, an entry of `Subject.merged_subjects`, was known by one of these names."""
+    spellings = {spelling for name in names for spelling in list_spellings(name)}
+    return not spellings.isdisjoint((merged["id"], merged["external_id"]))
 
 
 def _name_subject(subject: Subject | None) -> set[str]:

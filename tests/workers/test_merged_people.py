@@ -286,6 +286,65 @@ def test_a_deleted_collection_takes_the_names_of_merged_people_along(staff: Reso
         assert session.scalars(select(Training.report)).one() == {"subjects": ["(erased)", "another"]}
 
 
+def read_merged(database: Engine) -> list[str]:
+    with Session(database) as session:
+        merged = session.scalars(select(Subject.merged_subjects)).all()
+    return sorted(one["id"] for entries in merged for one in entries)
+
+
+@pytest.mark.parametrize("again", [ALIAS, "a-new-id-of-the-alias"])
+def test_an_erased_person_stays_in_no_record_of_a_merge_that_was_undone(staff: Resources, again: str) -> None:
+    another = "somebody-else"
+    create(staff, ALIAS, external_id=EXTERNAL_ID)
+    create(staff, another)
+    merge(staff, another, "s0")
+    merge(staff, ALIAS, "s0")
+    create(staff, again, external_id=EXTERNAL_ID)
+    folder = take_directly(staff, "undone", "staff")
+    assert holds(folder, ALIAS.encode())
+    erasure = erase(staff, again)
+    assert read_merged(staff.database) == [another]
+    assert not any(holds(folder, name.encode()) for name in (ALIAS, EXTERNAL_ID))
+    assert holds(folder, another.encode())
+    assert erasure.contents["removed"]["snapshots_rewritten"] == 1
+    assert list_kept_people(staff, "undone") == ["s0", "s1"]
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_snapshot_that_names_an_erased_person_in_the_record_of_a_merge_alone_is_rewritten(staff: Resources) -> None:
+    create(staff, ALIAS)
+    merge(staff, ALIAS, "s0")
+    folder = take_directly(staff, "undone", "staff")
+    create(staff, ALIAS)
+    erase(staff, ALIAS)
+    assert not holds(folder, ALIAS.encode())
+    assert list_kept_people(staff, "undone") == ["s0", "s1"]
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_who_is_merged_after_an_erasure_of_the_same_name_stays_recorded(staff: Resources) -> None:
+    create(staff, ALIAS)
+    erasure = erase_subject(staff, ALIAS)
+    create(staff, ALIAS)
+    merge(staff, ALIAS, "s0")
+    folder = take_directly(staff, "later", "staff")
+    work_until(staff, lambda: read_state(staff, erasure) == "final")
+    assert read_merged(staff.database) == [ALIAS]
+    assert holds(folder, ALIAS.encode())
+
+
+def test_texts_of_before_an_undone_merge_are_erased_with_either(staff: Resources) -> None:
+    """The person into whom the erased one was merged by mistake does not know of it any more."""
+    create(staff, "an-earlier-id", external_id=ALIAS)
+    with writing(staff.database) as session:
+        session.add(Training(request={"collection": "staff"}, report={"subjects": ["an-earlier-id", "s1"]}))
+    merge(staff, "an-earlier-id", "s0")
+    create(staff, ALIAS, external_id=ALIAS)
+    erase(staff, ALIAS)
+    with reading(staff.database) as session:
+        assert session.scalars(select(Training.report)).one() == {"subjects": ["(erased)", "s1"]}
+
+
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_a_restored_person_still_records_who_was_merged(staff: Resources) -> None:
     create(staff, ALIAS, external_id=EXTERNAL_ID)
