@@ -129,8 +129,7 @@ def drop_merged(
     session: Session, collection: str, is_dropped: Callable[[dict[str, Any]], bool], *conditions: ColumnElement[bool]
 ) -> list[dict[str, Any]]:
     """Drop the merged subjects for which this is true from all subjects that record them, and return them."""
-    records = cast(Subject.merged_subjects, Text) != "[]"
-    chosen = select(Subject).where(Subject.collection_id == collection, records, *conditions)
+    chosen = select(Subject).where(Subject.collection_id == collection, _records_merged(), *conditions)
     dropped: list[dict[str, Any]] = []
     for subject in session.scalars(chosen.options(undefer(Subject.merged_subjects))):
         kept = [merged for merged in subject.merged_subjects if not is_dropped(merged)]
@@ -138,6 +137,16 @@ def drop_merged(
             dropped += [merged for merged in subject.merged_subjects if is_dropped(merged)]
             subject.merged_subjects = kept
     return dropped
+
+
+def list_merged(session: Session, collection: str) -> list[dict[str, Any]]:
+    """List who was merged into the subjects of a collection: see `Subject.merged_subjects`."""
+    records = select(Subject.merged_subjects).where(Subject.collection_id == collection, _records_merged())
+    return [merged for record in session.scalars(records) for merged in record]
+
+
+def _records_merged() -> ColumnElement[bool]:
+    return cast(Subject.merged_subjects, Text) != "[]"
 
 
 def _forget_unrenewed_corrections(session: Session, collection: Collection) -> None:

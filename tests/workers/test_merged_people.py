@@ -1,7 +1,8 @@
 """The erasure of a person erases who was merged into it, and nobody who was enrolled later under the same id."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,6 +33,7 @@ from app.resources import Resources
 from app.snapshots.collection_restore import RestoreOptions, restore_collection
 from app.snapshots.manifest import ROWS, SnapshotManifest
 from app.snapshots.reader import check_snapshot
+from app.snapshots.writer import write_snapshot
 from app.storage.snapshot_folders import locate_snapshot
 from app.subjects.service import merge_subjects
 from ml.files import hash_file
@@ -153,6 +155,57 @@ def test_texts_are_erased_that_name_a_person_by_an_external_id_of_a_merged_one_o
         kept = [move["reason"] for move in session.scalars(select(Deployment.history)).one()]
     assert kept == ["(erased)", f"as {BADGE} asked"], "nobody knows the external id of before, but the snapshot"
     assert not any(holds(folder, name.encode()) for name in (EXTERNAL_ID, BADGE))
+
+
+def write_while(resources: Resources, name: str, change: Callable[[], object]) -> Path:
+    """Write a snapshot into the home, make a change once its files are copied, and return its folder."""
+    home = resources.settings.home
+
+    def change_at_the_end(step: str, done: int, total: int | None) -> None:
+        if step == "files" and done == total:
+            change()
+
+    write_snapshot(resources.database, home, locate_snapshot(home, name), "staff", change_at_the_end)
+    return locate_snapshot(home, name)
+
+
+def restore_people(resources: Resources, folder: Path) -> dict[str | None, tuple[int, float | None]]:
+    """Restore a snapshot beside its collection: the subject of its faces -> how many there are, and `retain_until`."""
+    options = RestoreOptions(new_face_ids=True)
+    restore_collection(resources.database, resources.settings.home, folder, "staff", "copy", quiet, options)
+    chosen = (
+        select(Subject.id, Subject.retain_until).select_from(Face).outerjoin(Subject, Subject.pk == Face.subject_pk)
+    )
+    with reading(resources.database) as session:
+        rows = session.execute(chosen.where(Face.collection_id == "copy")).all()
+    return {row.id: (rows.count(row), row.retain_until) for row in rows}
+
+
+def test_who_is_merged_while_a_snapshot_is_written_stays_in_it_as_before(staff: Resources) -> None:
+    """The faces were nobody's after a restore, without consent and `retain_until`."""
+    retain_until = now() + 9_999
+    with writing(staff.database) as session:
+        subjects.get_subject(session, "staff", "s1").retain_until = retain_until
+    folder = write_while(staff, "during", lambda: merge(staff, "s1", "s0"))
+    assert restore_people(staff, folder) == {"s0": (2, retain_until), "s1": (2, retain_until)}
+    erase(staff)
+    assert list_kept_people(staff, "during") == []
+
+
+def test_faces_that_are_given_to_another_while_a_snapshot_is_written_are_of_that_one(staff: Resources) -> None:
+    retain_until, erased = now() + 9_999, list[str]()
+    create(staff, ALIAS, retain_until=retain_until)
+
+    def give_and_erase() -> None:
+        with writing(staff.database) as session:
+            pks = [subjects.get_subject(session, "staff", name).pk for name in ("s1", ALIAS)]
+            session.execute(update(Face).where(Face.subject_pk == pks[0]).values(subject_pk=pks[1]))
+        erased.append(erase_subject(staff, "s1"))
+
+    folder = write_while(staff, "during", give_and_erase)
+    assert list_kept_people(staff, "during") == [ALIAS, "s0"]
+    work_until(staff, lambda: read_state(staff, erased[0]) == "final")
+    assert restore_people(staff, folder) == {"s0": (2, None), ALIAS: (2, retain_until)}
 
 
 def store_texts(resources: Resources, *moments: float) -> None:
