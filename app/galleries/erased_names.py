@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from app.db.tables import Erasure
-from app.galleries.erasures import BEGUN_AT, ERASED, EXTERNAL_ID, MERGED, is_called, read_until
+from app.galleries.erasures import BEGUN_AT, ERASED, EXTERNAL_ID, IS_ENROLLED, MERGED, is_called, read_until
 from app.storage.text_encodings import list_normal_forms, list_text_encodings, unify_forms
 
 UUID = re.compile(rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -45,6 +45,7 @@ class ErasedNames:
     other_ids: by which the subject is called in texts too: its external id, and other ids that it had in a snapshot
     named_until: what was begun later names another subject of the same name, as after a merge; infinite: the erased one
     subject_created_at: when the subject was created, of one that was merged into the erased one
+    is_enrolled: whether there was a subject of its id again at the erasure, to whom faces may have been given back
     """
 
     erasure_id: str
@@ -57,6 +58,7 @@ class ErasedNames:
     begun_at: float = -math.inf
     named_until: float = math.inf
     subject_created_at: float | None = None
+    is_enrolled: bool = False
     other_ids: frozenset[str] = frozenset()
 
     @cached_property
@@ -112,6 +114,7 @@ class ErasedNames:
                 names=frozenset(),
                 named_until=merged["merged_at"],
                 subject_created_at=merged["created_at"],
+                is_enrolled=merged.get(IS_ENROLLED, True),
                 other_ids=frozenset(filter(None, [merged["external_id"]])),
             )
             names.append(one.add_names(filter(None, (merged["id"], merged["external_id"]))))

@@ -113,14 +113,16 @@ def _forget_maps(session: Session, collection: str) -> None:
 def _is_erased_subject(erased: ErasedNames, people: set[int | None]) -> ColumnElement[bool]:
     """Whether a subject goes with this erasure. people: the pks of whose faces it has deleted
 
-    One that was merged is kept if all its faces are left: they were given back to it since.
+    One that was merged is kept if all its faces are left, and there is a subject of its id: they were given back to it.
     """
     has_name, has_lost_faces = Subject.id == erased.subject, Subject.pk.in_(people)
     has_face = select(Face.pk).where(Face.subject_pk == Subject.pk).exists()
     if erased.subject_created_at is None:
         is_same = or_(has_name, has_lost_faces & ~has_face) & (Subject.created_at <= erased.until)
     else:
-        is_same = has_name & (Subject.created_at == erased.subject_created_at) & or_(has_lost_faces, ~has_face)
+        is_same = has_name & (Subject.created_at == erased.subject_created_at)
+        if erased.is_enrolled:
+            is_same &= or_(has_lost_faces, ~has_face)
     return (Subject.collection_id == erased.collection) & is_same
 
 

@@ -137,6 +137,35 @@ def test_a_merged_person_is_kept_in_snapshots_only_if_all_faces_were_given_back(
         assert session.scalars(select(Face.external_image_id)).all() == ["s1/1.png"] * given_back
 
 
+def give(resources: Resources, name: str, to: str) -> None:
+    """Give all faces of a subject to another."""
+    with writing(resources.database) as session:
+        pks = [subjects.get_subject(session, "staff", one).pk for one in (name, to)]
+        session.execute(update(Face).where(Face.subject_pk == pks[0]).values(subject_pk=pks[1]))
+
+
+@pytest.mark.parametrize("is_recorded_by_earlier_version", [False, True])
+def test_a_merged_person_is_erased_from_snapshots_if_all_faces_there_were_given_to_somebody_else(
+    staff: Resources, is_recorded_by_earlier_version: bool
+) -> None:
+    create(staff, ALIAS, external_id=EXTERNAL_ID, attributes={"badge": BADGE})
+    give(staff, "s1", ALIAS)
+    folder = take_directly(staff, "before", "staff")
+    give(staff, ALIAS, "s1")
+    merge(staff, ALIAS, "s0")
+    erasure = erase_subject(staff)
+    if is_recorded_by_earlier_version:
+        with writing(staff.database) as session:
+            row = session.get_one(Erasure, erasure)
+            [merged] = row.targets["merged"]
+            row.targets = row.targets | {"merged": [{n: v for n, v in merged.items() if n != "is_enrolled"}]}
+    work_until(staff, lambda: read_state(staff, erasure) == "final")
+    is_kept = is_recorded_by_earlier_version
+    assert list_kept_people(staff, "before") == [ALIAS] * is_kept + ["s1"]
+    assert [holds(folder, text.encode()) for text in (ALIAS, EXTERNAL_ID, BADGE)] == [is_kept] * 3
+    assert set(restore_people(staff, folder)) == {ALIAS if is_kept else None}
+
+
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_texts_are_erased_that_name_a_person_by_an_external_id_of_a_merged_one_or_of_a_snapshot(
     staff: Resources,
@@ -197,9 +226,7 @@ def test_faces_that_are_given_to_another_while_a_snapshot_is_written_are_of_that
     create(staff, ALIAS, retain_until=retain_until)
 
     def give_and_erase() -> None:
-        with writing(staff.database) as session:
-            pks = [subjects.get_subject(session, "staff", name).pk for name in ("s1", ALIAS)]
-            session.execute(update(Face).where(Face.subject_pk == pks[0]).values(subject_pk=pks[1]))
+        give(staff, "s1", ALIAS)
         erased.append(erase_subject(staff, "s1"))
 
     folder = write_while(staff, "during", give_and_erase)
