@@ -2,13 +2,13 @@
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
 from app.db.tables import Erasure
-from app.galleries.erasures import BEGUN_AT, ERASED, EXTERNAL_ID, MERGED, read_until
+from app.galleries.erasures import BEGUN_AT, ERASED, EXTERNAL_ID, IS_ENROLLED, MERGED, is_called, read_until
 from app.storage.text_encodings import list_normal_forms, list_text_encodings, unify_forms
 
 UUID = re.compile(rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -49,6 +49,7 @@ class ErasedNames:
     other_ids: by which the subject is called in texts too: its external id, and other ids that it had in a snapshot
     named_until: what was begun later names another subject of the same name, as after a merge; infinite: the erased one
     subject_created_at: when the subject was created, of one that was merged into the erased one
+    is_enrolled: whether there was a subject of its id again at the erasure, to whom faces may have been given back
     """
 
     erasure_id: str
@@ -61,6 +62,7 @@ class ErasedNames:
     begun_at: float = -math.inf
     named_until: float = math.inf
     subject_created_at: float | None = None
+    is_enrolled: bool = False
     other_ids: frozenset[str] = frozenset()
 
     @cached_property
@@ -119,6 +121,7 @@ class ErasedNames:
                 begun_at=committed_at,
                 named_until=committed_at,
                 subject_created_at=merged["created_at"],
+                is_enrolled=merged.get(IS_ENROLLED, True),
                 other_ids=frozenset(filter(None, [merged["external_id"]])),
             )
             names.append(one.add_names(filter(None, (merged["id"], merged["external_id"]))))
@@ -132,6 +135,14 @@ class ErasedNames:
     def add_ids(self, ids: Iterable[str]) -> "ErasedNames":
         """Return the same with more ids of the subject."""
         return replace(self, other_ids=self.other_ids.union(ids))
+
+    def is_merged(self, merged: Mapping[str, Any]) -> bool:
+        """Whether an entry of `Subject.merged_subjects` is the subject, or somebody who had its names before it."""
+        if self.subject is None:
+            return False
+        if self.subject_created_at is not None:
+            return (merged["id"], merged["created_at"]) == (self.subject, self.subject_created_at)
+        return merged["created_at"] <= self.until and is_called(merged, (self.subject, *self.other_ids))
 
     def has_subject(self, text: str, folded: str | None = None) -> bool:
         """Whether an id of the subject is a word, or some words, of a text, in any encoding. Short ids never are.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, MetaData, Row, Table, select
+from sqlalchemy import Column, Engine, MetaData, Row, Table, select
 
 from app.db.session import reading
 from app.db.tables import Collection, Face
@@ -26,6 +26,8 @@ NO_FILE = ""
 ROWS_PER_BLOCK = 1_000
 TABLES_OF_PEOPLE = frozenset({"subjects", "faces", "labels"})
 """A text that is found in their rows belongs to somebody who is stored now."""
+MERGED_SUBJECTS = "merged_subjects"
+"""The column of a table of people that names others, who are not stored any more."""
 
 Report = Callable[[int], None]
 """Is called with the number of bytes that were searched since the last call."""
@@ -91,12 +93,14 @@ class _Scan:
     def run(self) -> ScanResult:
         tables = MetaData()
         tables.reflect(self.database)
-        in_order = sorted(tables.tables.values(), key=lambda table: table.name)
         files = sorted(self._list_files())
         photos = [path for path in files if self._get_blob(path) is not None]
-        self._search_tables(table for table in in_order if table.name in TABLES_OF_PEOPLE)
+        of_stored, others = _part_columns(sorted(tables.tables.values(), key=lambda table: table.name))
+        for columns in of_stored:
+            self._search_columns(columns, are_of_stored=True)
         self._search_files(photos)
-        self._search_tables(table for table in in_order if table.name not in TABLES_OF_PEOPLE)
+        for columns in others:
+            self._search_columns(columns)
         self._search_files(path for path in files if self._get_blob(path) is None)
         return self.result
 
@@ -112,17 +116,18 @@ class _Scan:
             return None
         return parts[1].removeprefix("c-"), "/".join(parts[2:])
 
-    def _search_tables(self, tables: Iterable[Table]) -> None:
-        for table in tables:
-            for rows in _read_rows(self.database, table):
-                if table.name == "embeddings":
-                    copied = [row.vector for row in rows if self._is_copied(row)]
-                    self.result.copies.update(mac for vector in copied for _, mac in self.erased.find(vector))
-                for kind, identity in self._find(_join_rows(rows)):
-                    if kind == "text" and table.name in TABLES_OF_PEOPLE:
-                        self.result.in_use.add(identity)
-                    elif identity not in self.result.in_use | self.result.copies:
-                        self.result.hits[f"table {table.name}", kind] += 1
+    def _search_columns(self, columns: Sequence[Column[Any]], *, are_of_stored: bool = False) -> None:
+        """Search columns of a table. are_of_stored: whether a text in them belongs to somebody who is stored now"""
+        table = columns[0].table.name
+        for rows in _read_rows(self.database, columns):
+            if table == "embeddings":
+                copied = [row.vector for row in rows if self._is_copied(row)]
+                self.result.copies.update(mac for vector in copied for _, mac in self.erased.find(vector))
+            for kind, identity in self._find(_join_rows(rows)):
+                if kind == "text" and are_of_stored:
+                    self.result.in_use.add(identity)
+                elif identity not in self.result.in_use | self.result.copies:
+                    self.result.hits[f"table {table}", kind] += 1
 
     def _is_copied(self, embedding: Row[Any]) -> bool:
         """Whether a vector that is found there was enrolled for the stored face of the row."""
@@ -190,11 +195,23 @@ def read_blocks(path: Path, overlap: int) -> Iterator[bytes]:
         return
 
 
-def _read_rows(database: Engine, table: Table) -> Iterator[Sequence[Row[Any]]]:
-    """Yield the rows of a table in steps."""
+def _part_columns(tables: Iterable[Table]) -> tuple[list[list[Column[Any]]], list[list[Column[Any]]]]:
+    """Return the columns of each table that say something of stored people, and those of each that do not."""
+    of_stored, others = list[list[Column[Any]]](), list[list[Column[Any]]]()
+    for table in tables:
+        parts: tuple[list[Column[Any]], list[Column[Any]]] = ([], [])
+        for column in table.columns:
+            parts[table.name not in TABLES_OF_PEOPLE or column.name == MERGED_SUBJECTS].append(column)
+        of_stored.append(parts[False])
+        others.append(parts[True])
+    return list(filter(None, of_stored)), list(filter(None, others))
+
+
+def _read_rows(database: Engine, columns: Sequence[Column[Any]]) -> Iterator[Sequence[Row[Any]]]:
+    """Yield the rows of columns of a table in steps."""
     with (
         database.connect() as connection,
-        connection.execution_options(yield_per=ROWS_PER_BLOCK).execute(select(table)) as rows,
+        connection.execution_options(yield_per=ROWS_PER_BLOCK).execute(select(*columns)) as rows,
     ):
         yield from rows.partitions()
 

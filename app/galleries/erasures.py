@@ -2,12 +2,13 @@
 
 import base64
 import math
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, func, or_, select
 from sqlalchemy.orm import Session, undefer
 
+from app.db.subject_ids import list_spellings
 from app.db.tables import Collection, Embedding, Erasure, Face, FaceCoordinates, Label, Subject
 from app.db.visibility import ALL_ROWS
 from app.queue.jobs import enqueue
@@ -23,6 +24,9 @@ ERASED = "(erased)"
 """Replaces what is erased in a text that stays."""
 MERGED = "merged"
 """The target that lists the subjects that were merged into the one that is erased: see `Subject.merged_subjects`."""
+IS_ENROLLED = "is_enrolled"
+"""Of a merged subject: whether there was a subject of its id when the other was erased. Earlier versions did not note
+it."""
 EXTERNAL_ID = "external_id"
 """The target that is the external id of the subject, or None."""
 BEGUN_AT = "begun_at"
@@ -149,7 +153,7 @@ def describe_erased(
             "subject": subject.id if subject else None,
             "subject_pk": subject.pk if subject else None,
             EXTERNAL_ID: subject.external_id if subject else None,
-            MERGED: subject.merged_subjects if subject else [],
+            MERGED: _list_merged(session, subject) if subject else [],
             "names": sorted(list_names(session, erasure.collection_id, chosen, is_whole) | _name_subject(subject)),
             "texts": sorted(set(_iterate_texts(session, faces, people))),
             "vectors": _read_vector_starts(session, faces),
@@ -198,9 +202,26 @@ def list_names(
     return {name for name in names if name}
 
 
+def _list_merged(session: Session, subject: Subject) -> list[dict[str, Any]]:
+    """List who was merged into a subject of a locked collection, and whether the id is that of another subject now."""
+    return [merged | {IS_ENROLLED: _is_enrolled(session, subject, merged["id"])} for merged in subject.merged_subjects]
+
+
+def _is_enrolled(session: Session, erased: Subject, subject_id: str) -> bool:
+    """Whether another subject than the erased one has an id."""
+    is_named = (Subject.collection_id == erased.collection_id, Subject.id.in_(list_spellings(subject_id)))
+    return session.scalar(select(Subject.pk).where(*is_named, Subject.pk != erased.pk).limit(1)) is not None
+
+
 def _list_merged_names(merged: list[Any]) -> list[str]:
     """List the ids and external ids of merged subjects: see `Subject.merged_subjects`."""
     return [name for one in merged for name in (one["id"], one["external_id"]) if name]
+
+
+def is_called(merged: Mapping[str, Any], names: Iterable[str]) -> bool:
+    """Whether a merged subject, an entry of `Subject.merged_subjects`, was known by one of these names."""
+    spellings = {spelling for name in names for spelling in list_spellings(name)}
+    return not spellings.isdisjoint((merged["id"], merged["external_id"]))
 
 
 def _name_subject(subject: Subject | None) -> set[str]:

@@ -1,16 +1,18 @@
 """Look up and create subjects, and name and erase faces: shared by the API slices."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import ColumnElement, delete, exists, insert, literal, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, Text, cast, delete, exists, insert, literal, select, update
+from sqlalchemy.orm import Session, undefer
 
 from app.db.lookups import get_collection
 from app.db.session import large_cache
 from app.db.subject_ids import list_spellings
 from app.db.tables import Collection, Deployment, Face, Removal, StoredCompensation, Subject
 from app.errors import NotFound
-from app.galleries.erasures import record_erasure
+from app.galleries.erasures import is_called, record_erasure
 from app.galleries.measurements import forget_corrections
 
 
@@ -98,6 +100,8 @@ def _erase(
         return Receipt(0, 0, 0, 0, "", ())
     collection.change += 1
     collection.have_labels_reread()
+    if subject is not None:
+        _take_merged_names(session, subject)
     erasure, job = record_erasure(session, collection, target, chosen, subject)
     if has_faces:
         removed = select(literal(collection.id), Face.pk, literal(collection.change)).where(*chosen)
@@ -106,6 +110,43 @@ def _erase(
             session.execute(delete(Face).where(*chosen), execution_options={"synchronize_session": False})
         _forget_unrenewed_corrections(session, collection)
     return Receipt(**erasure.contents["removed"], erasure=erasure.id, jobs=(job,))
+
+
+def _take_merged_names(session: Session, subject: Subject) -> None:
+    """Have a subject that is erased, and nobody else, record who was merged into others under one of its names.
+
+    That is itself, before a merge that was undone, or somebody who had its id before.
+    """
+    names = list(filter(None, (subject.id, subject.external_id)))
+    entries = drop_merged(
+        session, subject.collection_id, lambda merged: is_called(merged, names), Subject.pk != subject.pk
+    )
+    if entries:
+        subject.merged_subjects = [*subject.merged_subjects, *entries]
+
+
+def drop_merged(
+    session: Session, collection: str, is_dropped: Callable[[dict[str, Any]], bool], *conditions: ColumnElement[bool]
+) -> list[dict[str, Any]]:
+    """Drop the merged subjects for which this is true from all subjects that record them, and return them."""
+    chosen = select(Subject).where(Subject.collection_id == collection, _records_merged(), *conditions)
+    dropped: list[dict[str, Any]] = []
+    for subject in session.scalars(chosen.options(undefer(Subject.merged_subjects))):
+        kept = [merged for merged in subject.merged_subjects if not is_dropped(merged)]
+        if len(kept) < len(subject.merged_subjects):
+            dropped += [merged for merged in subject.merged_subjects if is_dropped(merged)]
+            subject.merged_subjects = kept
+    return dropped
+
+
+def list_merged(session: Session, collection: str) -> list[dict[str, Any]]:
+    """List who was merged into the subjects of a collection: see `Subject.merged_subjects`."""
+    records = select(Subject.merged_subjects).where(Subject.collection_id == collection, _records_merged())
+    return [merged for record in session.scalars(records) for merged in record]
+
+
+def _records_merged() -> ColumnElement[bool]:
+    return cast(Subject.merged_subjects, Text) != "[]"
 
 
 def _forget_unrenewed_corrections(session: Session, collection: Collection) -> None:

@@ -14,6 +14,7 @@ from app.galleries.erasures import list_names
 from app.galleries.measurements import forget_corrections
 from app.galleries.protocol_files import scrub_live_evaluations
 from app.galleries.scrubbing import scrub_job_items, scrub_reports
+from app.galleries.subjects import drop_merged
 from app.snapshots.blanks import blank_members
 from app.snapshots.files import BLOBS
 from app.snapshots.rows import SNAPSHOT_FILES
@@ -37,7 +38,7 @@ def count_rows(rows: Engine, tables: Iterable[Table]) -> dict[str, int]:
 
 
 def erase_from_rows(rows: Engine, erased: Sequence[ErasedNames], check: Check) -> set[str]:
-    """Delete the faces, subjects and collections of these erasures, and what jobs and reports say of them.
+    """Delete the faces, subjects and collections of these erasures, and what others, jobs and reports say of them.
 
     A person may have been called otherwise when the snapshot was taken: the names that the deleted rows have are erased
     too. The deleted bytes stay in the file until it is vacuumed. Returns the ids of the erasures that found something.
@@ -52,8 +53,8 @@ def erase_from_rows(rows: Engine, erased: Sequence[ErasedNames], check: Check) -
                 known.append(one.add_names(names))
             else:
                 names, ids = _delete_people(session, one, people[one.erasure_id])
-                count = len(names | ids)
                 known.append(one.add_names(names | ids).add_ids(ids))
+                count = len(names | ids) + len(drop_merged(session, one.collection, known[-1].is_merged))
         with Session(rows) as session, session.begin():
             counts[one.erasure_id] += count + scrub_live_evaluations(session, known[-1])
     items = scrub_job_items(rows, known, check, is_snapshot=True)
@@ -112,14 +113,16 @@ def _forget_maps(session: Session, collection: str) -> None:
 def _is_erased_subject(erased: ErasedNames, people: set[int | None]) -> ColumnElement[bool]:
     """Whether a subject goes with this erasure. people: the pks of whose faces it has deleted
 
-    One that was merged is kept if all its faces are left: they were given back to it since.
+    One that was merged is kept if all its faces are left, and there is a subject of its id: they were given back to it.
     """
     has_name, has_lost_faces = Subject.id == erased.subject, Subject.pk.in_(people)
     has_face = select(Face.pk).where(Face.subject_pk == Subject.pk).exists()
     if erased.subject_created_at is None:
         is_same = or_(has_name, has_lost_faces & ~has_face) & (Subject.created_at <= erased.until)
     else:
-        is_same = has_name & (Subject.created_at == erased.subject_created_at) & or_(has_lost_faces, ~has_face)
+        is_same = has_name & (Subject.created_at == erased.subject_created_at)
+        if erased.is_enrolled:
+            is_same &= or_(has_lost_faces, ~has_face)
     return (Subject.collection_id == erased.collection) & is_same
 
 

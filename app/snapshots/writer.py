@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
 from pathlib import Path
 
-from sqlalchemy import Engine, delete, insert, select
+from sqlalchemy import Engine, delete, insert, select, update
 from sqlalchemy.orm import Session
 
 from app.db.lookups import get_collection
@@ -16,6 +16,7 @@ from app.db.tables import Collection, Erasure, Face, ModelRecord, Subject, now
 from app.errors import Conflict
 from app.galleries.erased_names import ErasedNames
 from app.galleries.erasures import PENDING
+from app.galleries.subjects import list_merged
 from app.snapshots.contents import list_model_folders, list_selections
 from app.snapshots.erased_rows import (
     count_rows,
@@ -59,7 +60,7 @@ def write_snapshot(
     """Write a snapshot into a new or empty folder while the service runs.
 
     database, home: of the service; collection: the only one to copy; None: the whole service
-    A face or subject that is deleted meanwhile is not in it.
+    A face or subject that is deleted meanwhile is not in it. One that is merged into another meanwhile is, as it was.
     Raises NotFound if there is no such collection, Conflict if the folder is not empty or the disk too small, OSError.
     """
     _reserve(folder)
@@ -188,29 +189,56 @@ def _list_missing(database: Engine, copied: Engine) -> list[str]:
         chosen = select(Face.pk, Face.collection_id, Face.image_id).where(Face.collection_id.in_(of_photos))
         rows = session.execute(chosen).all()
     lost = {pk: path for pk, c, image in rows if (path := f"{BLOBS}/{c}/{Blobs.photo(image)}") not in paths}
-    enrolled = lost.keys() - _list_deleted(database, Face, lost)
+    with reading(database) as service:
+        enrolled = lost.keys() - _list_deleted(service, Face, lost)
     return sorted({lost[pk] for pk in enrolled})
 
 
 def _drop_deleted(database: Engine, copied: Engine) -> int:
-    """Drop the faces and subjects that were deleted while files were copied, and return their number."""
-    with Session(copied) as session, session.begin():
-        faces = _list_deleted(database, Face, session.scalars(select(Face.pk)))
-        subjects = _list_deleted(database, Subject, session.scalars(select(Subject.pk)))
+    """Drop the faces and subjects that were deleted while files were copied, and return their number.
+
+    A subject that was merged into another stays as it was read. Faces of a deleted one that were given to another
+    before go to that one, so that they have its consent and its `retain_until`.
+    """
+    with snapshot(database) as service, Session(copied) as session, session.begin():
+        faces = _list_deleted(service, Face, session.scalars(select(Face.pk)))
+        missing = _list_deleted(service, Subject, session.scalars(select(Subject.pk)))
+        subjects = missing - _list_merged(service, session, missing)
         for pks in iterate_batches(faces):
             session.execute(delete(Face).where(Face.pk.in_(pks)))
         for pks in iterate_batches(subjects):
+            _give_faces(service, session, session.scalars(select(Face.pk).where(Face.subject_pk.in_(pks))))
             delete_subjects(session, Subject.pk.in_(pks))
     return len(faces) + len(subjects)
 
 
-def _list_deleted(database: Engine, row: type[Face] | type[Subject], pks: Iterable[int]) -> set[int]:
+def _list_deleted(service: Session, row: type[Face] | type[Subject], pks: Iterable[int]) -> set[int]:
     """List those of these keys that the service has no row of any more."""
     deleted = set[int]()
-    with reading(database) as session:
-        for part in iterate_batches(pks):
-            deleted |= set(part) - set(session.scalars(select(row.pk).where(row.pk.in_(part))))
+    for part in iterate_batches(pks):
+        deleted |= set(part) - set(service.scalars(select(row.pk).where(row.pk.in_(part))))
     return deleted
+
+
+def _list_merged(service: Session, session: Session, pks: Iterable[int]) -> set[int]:
+    """List those of these subjects that were merged into one that the service has."""
+    columns = select(Subject.pk, Subject.collection_id, Subject.id, Subject.created_at)
+    rows = [row for part in iterate_batches(pks) for row in session.execute(columns.where(Subject.pk.in_(part)))]
+    merged = {
+        (collection, one["id"], one["created_at"])
+        for collection in {row.collection_id for row in rows}
+        for one in list_merged(service, collection)
+    }
+    return {row.pk for row in rows if (row.collection_id, row.id, row.created_at) in merged}
+
+
+def _give_faces(service: Session, session: Session, pks: Iterable[int]) -> None:
+    """Give faces of a snapshot to the subjects that they have in the service, if the snapshot has these."""
+    for part in iterate_batches(pks):
+        given = select(Face.pk, Face.subject_pk).where(Face.pk.in_(part), Face.subject_pk.is_not(None))
+        for pk, subject in service.execute(given).all():
+            if session.get(Subject, subject) is not None:
+                session.execute(update(Face).where(Face.pk == pk).values(subject_pk=subject))
 
 
 def _read_version() -> str:

@@ -123,6 +123,17 @@ def test_a_text_that_somebody_else_has_too_is_left_out(staff: Resources) -> None
     assert "1 texts belong to somebody who is stored now" in result.output
 
 
+def test_a_text_that_a_record_of_a_merge_alone_has_is_found(staff: Resources) -> None:
+    """It hid what other stores had of it, too, as if it belonged to somebody who is stored now."""
+    receipt = erase(staff)
+    merged = {"id": NAME, "external_id": None, "created_at": 1.0, "merged_at": 2.0}
+    with writing(staff.database) as session:
+        session.execute(update(Subject).values(merged_subjects=[merged]))
+    result = run(staff, "verify", receipt.id)
+    assert result.exit_code == 1
+    assert "FOUND text in table subjects" in result.output
+
+
 def test_what_a_receipt_leaves_to_others_and_does_not_recognise_is_said(
     staff: Resources, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,7 +93,10 @@ RULES: dict[str, dict[str, str]] = {
         "collection_id": ID, "task": ID, "model_id": ID, "data": NUMBERS,
         "decisions": "names of sources, such as cameras", "faces": "names of sources, such as cameras",
     },
-    "subjects": dict.fromkeys(("collection_id", "id", "external_id", "metadata", "merged_subjects"), ROW),
+    "subjects": {
+        **dict.fromkeys(("collection_id", "id", "external_id", "metadata"), ROW),
+        "merged_subjects": "who was merged goes with the subject, and with one who is erased under its name",
+    },
     "tasks": {"name": ID, "description": OURS},
     "training_policies": {
         **dict.fromkeys(("collection_id", "task", "trigger", "at", "publish", "last_training"), ID),

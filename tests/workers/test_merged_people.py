@@ -1,7 +1,8 @@
 """The erasure of a person erases who was merged into it, and nobody who was enrolled later under the same id."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,6 +33,7 @@ from app.resources import Resources
 from app.snapshots.collection_restore import RestoreOptions, restore_collection
 from app.snapshots.manifest import ROWS, SnapshotManifest
 from app.snapshots.reader import check_snapshot
+from app.snapshots.writer import write_snapshot
 from app.storage.snapshot_folders import locate_snapshot
 from app.subjects.service import merge_subjects
 from ml.files import hash_file
@@ -135,6 +137,35 @@ def test_a_merged_person_is_kept_in_snapshots_only_if_all_faces_were_given_back(
         assert session.scalars(select(Face.external_image_id)).all() == ["s1/1.png"] * given_back
 
 
+def give(resources: Resources, name: str, to: str) -> None:
+    """Give all faces of a subject to another."""
+    with writing(resources.database) as session:
+        pks = [subjects.get_subject(session, "staff", one).pk for one in (name, to)]
+        session.execute(update(Face).where(Face.subject_pk == pks[0]).values(subject_pk=pks[1]))
+
+
+@pytest.mark.parametrize("is_recorded_by_earlier_version", [False, True])
+def test_a_merged_person_is_erased_from_snapshots_if_all_faces_there_were_given_to_somebody_else(
+    staff: Resources, is_recorded_by_earlier_version: bool
+) -> None:
+    create(staff, ALIAS, external_id=EXTERNAL_ID, attributes={"badge": BADGE})
+    give(staff, "s1", ALIAS)
+    folder = take_directly(staff, "before", "staff")
+    give(staff, ALIAS, "s1")
+    merge(staff, ALIAS, "s0")
+    erasure = erase_subject(staff)
+    if is_recorded_by_earlier_version:
+        with writing(staff.database) as session:
+            row = session.get_one(Erasure, erasure)
+            [merged] = row.targets["merged"]
+            row.targets = row.targets | {"merged": [{n: v for n, v in merged.items() if n != "is_enrolled"}]}
+    work_until(staff, lambda: read_state(staff, erasure) == "final")
+    is_kept = is_recorded_by_earlier_version
+    assert list_kept_people(staff, "before") == [ALIAS] * is_kept + ["s1"]
+    assert [holds(folder, text.encode()) for text in (ALIAS, EXTERNAL_ID, BADGE)] == [is_kept] * 3
+    assert set(restore_people(staff, folder)) == {ALIAS if is_kept else None}
+
+
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_texts_are_erased_that_name_a_person_by_an_external_id_of_a_merged_one_or_of_a_snapshot(
     staff: Resources,
@@ -153,6 +184,55 @@ def test_texts_are_erased_that_name_a_person_by_an_external_id_of_a_merged_one_o
         kept = [move["reason"] for move in session.scalars(select(Deployment.history)).one()]
     assert kept == ["(erased)", f"as {BADGE} asked"], "nobody knows the external id of before, but the snapshot"
     assert not any(holds(folder, name.encode()) for name in (EXTERNAL_ID, BADGE))
+
+
+def write_while(resources: Resources, name: str, change: Callable[[], object]) -> Path:
+    """Write a snapshot into the home, make a change once its files are copied, and return its folder."""
+    home = resources.settings.home
+
+    def change_at_the_end(step: str, done: int, total: int | None) -> None:
+        if step == "files" and done == total:
+            change()
+
+    write_snapshot(resources.database, home, locate_snapshot(home, name), "staff", change_at_the_end)
+    return locate_snapshot(home, name)
+
+
+def restore_people(resources: Resources, folder: Path) -> dict[str | None, tuple[int, float | None]]:
+    """Restore a snapshot beside its collection: the subject of its faces -> how many there are, and `retain_until`."""
+    options = RestoreOptions(new_face_ids=True)
+    restore_collection(resources.database, resources.settings.home, folder, "staff", "copy", quiet, options)
+    chosen = (
+        select(Subject.id, Subject.retain_until).select_from(Face).outerjoin(Subject, Subject.pk == Face.subject_pk)
+    )
+    with reading(resources.database) as session:
+        rows = session.execute(chosen.where(Face.collection_id == "copy")).all()
+    return {row.id: (rows.count(row), row.retain_until) for row in rows}
+
+
+def test_who_is_merged_while_a_snapshot_is_written_stays_in_it_as_before(staff: Resources) -> None:
+    """The faces were nobody's after a restore, without consent and `retain_until`."""
+    retain_until = now() + 9_999
+    with writing(staff.database) as session:
+        subjects.get_subject(session, "staff", "s1").retain_until = retain_until
+    folder = write_while(staff, "during", lambda: merge(staff, "s1", "s0"))
+    assert restore_people(staff, folder) == {"s0": (2, retain_until), "s1": (2, retain_until)}
+    erase(staff)
+    assert list_kept_people(staff, "during") == []
+
+
+def test_faces_that_are_given_to_another_while_a_snapshot_is_written_are_of_that_one(staff: Resources) -> None:
+    retain_until, erased = now() + 9_999, list[str]()
+    create(staff, ALIAS, retain_until=retain_until)
+
+    def give_and_erase() -> None:
+        give(staff, "s1", ALIAS)
+        erased.append(erase_subject(staff, "s1"))
+
+    folder = write_while(staff, "during", give_and_erase)
+    assert list_kept_people(staff, "during") == [ALIAS, "s0"]
+    work_until(staff, lambda: read_state(staff, erased[0]) == "final")
+    assert restore_people(staff, folder) == {"s0": (2, None), ALIAS: (2, retain_until)}
 
 
 def store_texts(resources: Resources, *moments: float) -> None:
@@ -288,6 +368,65 @@ def test_a_deleted_collection_takes_the_names_of_merged_people_along(staff: Reso
     work_until(staff, lambda: read_state(staff, erasure) == "final")
     with reading(staff.database) as session:
         assert session.scalars(select(Training.report)).one() == {"subjects": ["(erased)", "another"]}
+
+
+def read_merged(database: Engine) -> list[str]:
+    with Session(database) as session:
+        merged = session.scalars(select(Subject.merged_subjects)).all()
+    return sorted(one["id"] for entries in merged for one in entries)
+
+
+@pytest.mark.parametrize("again", [ALIAS, "a-new-id-of-the-alias"])
+def test_an_erased_person_stays_in_no_record_of_a_merge_that_was_undone(staff: Resources, again: str) -> None:
+    another = "somebody-else"
+    create(staff, ALIAS, external_id=EXTERNAL_ID)
+    create(staff, another)
+    merge(staff, another, "s0")
+    merge(staff, ALIAS, "s0")
+    create(staff, again, external_id=EXTERNAL_ID)
+    folder = take_directly(staff, "undone", "staff")
+    assert holds(folder, ALIAS.encode())
+    erasure = erase(staff, again)
+    assert read_merged(staff.database) == [another]
+    assert not any(holds(folder, name.encode()) for name in (ALIAS, EXTERNAL_ID))
+    assert holds(folder, another.encode())
+    assert erasure.contents["removed"]["snapshots_rewritten"] == 1
+    assert list_kept_people(staff, "undone") == ["s0", "s1"]
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_snapshot_that_names_an_erased_person_in_the_record_of_a_merge_alone_is_rewritten(staff: Resources) -> None:
+    create(staff, ALIAS)
+    merge(staff, ALIAS, "s0")
+    folder = take_directly(staff, "undone", "staff")
+    create(staff, ALIAS)
+    erase(staff, ALIAS)
+    assert not holds(folder, ALIAS.encode())
+    assert list_kept_people(staff, "undone") == ["s0", "s1"]
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_who_is_merged_after_an_erasure_of_the_same_name_stays_recorded(staff: Resources) -> None:
+    create(staff, ALIAS)
+    erasure = erase_subject(staff, ALIAS)
+    create(staff, ALIAS)
+    merge(staff, ALIAS, "s0")
+    folder = take_directly(staff, "later", "staff")
+    work_until(staff, lambda: read_state(staff, erasure) == "final")
+    assert read_merged(staff.database) == [ALIAS]
+    assert holds(folder, ALIAS.encode())
+
+
+def test_texts_of_before_an_undone_merge_are_erased_with_either(staff: Resources) -> None:
+    """The person into whom the erased one was merged by mistake does not know of it any more."""
+    create(staff, "an-earlier-id", external_id=ALIAS)
+    with writing(staff.database) as session:
+        session.add(Training(request={"collection": "staff"}, report={"subjects": ["an-earlier-id", "s1"]}))
+    merge(staff, "an-earlier-id", "s0")
+    create(staff, ALIAS, external_id=ALIAS)
+    erase(staff, ALIAS)
+    with reading(staff.database) as session:
+        assert session.scalars(select(Training.report)).one() == {"subjects": ["(erased)", "s1"]}
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
