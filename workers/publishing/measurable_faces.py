@@ -85,7 +85,8 @@ def read_measurable_faces(context: JobContext, collection: str, task: str, model
         plan = _make_plan(collection, task, rule, [model_store.get(m) for m in reversed(models)])
         snapshot = training_data.record_snapshot(session, Training(snapshot={}), plan)
         data = training_data.read_training_data(session, plan, snapshot)
-        seen = tuple(find_learned_faces(session, exposure, data) for exposure in exposures)
+        key = context.resources.installation_key
+        seen = tuple(find_learned_faces(session, key, exposure, data) for exposure in exposures)
         [examples] = data.tasks
         pks = np.array([f.pk for f in data.faces], np.int64)
         labellers = label_consensus.list_agreeing_labellers(

@@ -38,7 +38,7 @@ def load_current_models(context: JobContext, prepared: PreparedData, tasks: Sequ
         current_models = []
         for champion, served in tasks_of.items():
             exposure = trace_exposure(session, context.resources.models, champion, plan.collections)
-            learned = find_learned_faces(session, exposure, data)
+            learned = find_learned_faces(session, context.resources.installation_key, exposure, data)
             seen = len(np.unique(data.people[learned & prepared.held_out]))
             model = exposure.measured_as
             under_test = ModelUnderTest(model.recipe, model.embedder, tuple(served))

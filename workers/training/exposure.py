@@ -1,5 +1,6 @@
 """Find out which people of a collection a model has learned from, so that it can be measured on the others."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,8 @@ from numpy.typing import NDArray
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from app.db.tables import Collection, Face, Removal
+from app.db.tables import Collection, Erasure, Face, Removal
+from app.galleries.erasure_receipts import ErasedPhotos, read_erased_photos
 from app.galleries.learned_collections import (
     COLLECTIONS_CREATED_AT,
     LearnedCollection,
@@ -17,11 +19,12 @@ from app.galleries.learned_collections import (
     read_model_creation,
 )
 from app.learning.plan import Plan
+from app.storage.installation_key import InstallationKey
 from app.storage.model_cache import ModelStore
 from ml.model import Model
 from workers.training import training_data
 from workers.training.split import choose_held_out_faces
-from workers.training.training_data import FaceRecord, TrainingData
+from workers.training.training_data import TrainingData
 
 HELD_OUT_FACES = "held_out_faces"
 """The fact of a holdout model that lists the pks of the faces it was fitted without."""
@@ -31,13 +34,13 @@ HELD_OUT_FACES = "held_out_faces"
 class CollectionFit:
     """One fit on the faces of a collection up to `last_face` (a pk), without those held out.
 
+    last_face: infinity where it was an earlier collection of the same id, whose people may have been enrolled again
     holdout: the share of people held out, 0 where the fit is on everybody
-    change: the change number of the collection when it was read, -1 where it was an earlier collection of the same id,
-        whose people may have been enrolled again
+    change: the change number of the collection when it was read
     """
 
     collection: str
-    last_face: int
+    last_face: float
     held_out: frozenset[int]
     holdout: float
     change: int
@@ -49,15 +52,13 @@ class Exposure:
 
     measured_as: the model to measure: the model itself, or its holdout model if it has learned from the collections
     fits: every fit on the collections that it goes back to; elsewhere: other collections that it has learned from
+    changes_elsewhere: other collection -> the change up to which the first fit on it has learned from it
     """
 
     measured_as: Model
     fits: tuple[CollectionFit, ...]
     elsewhere: tuple[LearnedCollection, ...]
-
-    @property
-    def names_elsewhere(self) -> tuple[str, ...]:
-        return tuple(collection.name for collection in self.elsewhere)
+    changes_elsewhere: Mapping[str, int]
 
 
 def trace_exposure(session: Session, model_store: ModelStore, model: str, collections: Sequence[str]) -> Exposure:
@@ -80,34 +81,68 @@ def trace_exposure(session: Session, model_store: ModelStore, model: str, collec
         for part, _, name in reversed(learned)  # of two collections of one name, the one that was learned last
         if name not in collections
     }
-    return Exposure(measured_as, tuple(fits), tuple(elsewhere.values()))
+    first_changes = {name: int(part.provenance["changes"][name]) for part, _, name in learned if name in elsewhere}
+    return Exposure(measured_as, tuple(fits), tuple(elsewhere.values()), first_changes)
 
 
-def find_learned_faces(session: Session, exposure: Exposure, data: TrainingData) -> NDArray[np.bool_]:
+def find_learned_faces(
+    session: Session, installation_key: InstallationKey, exposure: Exposure, data: TrainingData
+) -> NDArray[np.bool_]:
     """Return (N,) the faces of the data whose person the measured model may have learned from.
 
     People enrolled after the model was made are new to it. If faces were erased since, they might be the same people
-    again; then only those count as new who would have been held out. A photo that is also enrolled in another
-    collection that the model has learned from is not new to it either.
+    again; then only those count as new who would have been held out, and of whom no photo, nor the name, is known from
+    the erasure of somebody who was not. A photo that is enrolled in another collection that the model has learned from,
+    or was, is not new to it either.
     """
     pks = np.array([face.pk for face in data.faces], np.int64)
-    collections = np.array([face.collection_id for face in data.faces], np.str_)
     seen = np.zeros(len(pks), np.bool_)
     for fit in exposure.fits:
-        here = collections == fit.collection
+        here = data.lies_in(fit.collection)
         held = np.isin(pks, np.fromiter(fit.held_out, np.int64, len(fit.held_out)))
-        seen |= here & (pks <= fit.last_face) & ~held
-        if _was_erased_since(session, fit):
-            seen |= here & (pks > fit.last_face) & (data.holdout_draw >= fit.holdout)
+        later = here & (pks > fit.last_face)
+        seen |= here & ~later & ~held
+        if later.any() and _was_erased_since(session, fit):
+            seen |= later & (data.holdout_draw >= fit.holdout)
+            erased = _read_erased(session, installation_key, fit)
+            seen |= later & (_find_erased(data, erased) if erased.lists_all else True)
     if exposure.elsewhere:
-        shared = _list_shared_photos(session, np.unique(collections).tolist(), exposure.names_elsewhere)
-        seen |= np.array([_is_known(face, exposure.names_elsewhere, shared) for face in data.faces], np.bool_)
+        seen |= _find_known_elsewhere(session, installation_key, exposure, data)
     known: NDArray[np.bool_] = np.isin(data.people, data.people[seen])
     return known
 
 
-def _is_known(face: FaceRecord, elsewhere: tuple[str, ...], shared: set[str]) -> bool:
-    return face.collection_id in elsewhere or face.image_id in shared
+def _read_erased(session: Session, installation_key: InstallationKey, fit: CollectionFit) -> ErasedPhotos:
+    """Read what was erased after a fit, less the erasures of nobody but people held out of it."""
+    removals = select(Removal.change, Removal.face_pk)
+    removals = removals.where(Removal.collection_id == fit.collection, Removal.change > fit.change)
+    of_held_out, of_others = set[int](), set[int]()
+    for change, pk in session.execute(removals.execution_options(yield_per=1000)):
+        (of_held_out if pk in fit.held_out else of_others).add(change)
+    created_at = session.scalar(select(Collection.created_at).where(Collection.id == fit.collection))
+    is_here = Erasure.collection_created_at == created_at
+    since = {fit.collection: fit.change}
+    return read_erased_photos(
+        session, installation_key, fit.collection, since, is_here, without=of_held_out - of_others
+    )
+
+
+def _find_erased(data: TrainingData, erased: ErasedPhotos) -> NDArray[np.bool_]:
+    return np.array([erased.include(face.image_id, face.subject_id) for face in data.faces], np.bool_)
+
+
+def _find_known_elsewhere(
+    session: Session, installation_key: InstallationKey, exposure: Exposure, data: TrainingData
+) -> NDArray[np.bool_]:
+    """Return (N,) which faces lie in the other collections of the model, or have a photo that does, or did."""
+    changes = exposure.changes_elsewhere
+    shared = _list_shared_photos(session, data.collections, list(changes))
+    erased = read_erased_photos(session, installation_key, "", changes)
+    is_known = (
+        face.collection_id in changes or face.image_id in shared or erased.include(face.image_id, None)
+        for face in data.faces
+    )
+    return np.fromiter(is_known, np.bool_, len(data.faces))
 
 
 def _iterate_lineage(
@@ -125,12 +160,13 @@ def _iterate_lineage(
 
 def _read_fit(session: Session, model: Model, holdout: Model | None, collection: str) -> CollectionFit:
     made_at = read_model_creation(session, model)
-    share = float(holdout.provenance["holdout"]) if holdout is not None else 0.0
+    change = int(model.provenance["changes"][collection])
     if _is_recreated(session, model, collection, made_at):
-        return CollectionFit(collection, 0, frozenset(), share, change=-1)
-    last, change = _find_last_face(session, collection, made_at), int(model.provenance["changes"][collection])
+        return CollectionFit(collection, math.inf, frozenset(), 0.0, change)
+    last = _find_last_face(session, collection, made_at)
     if holdout is None:
-        return CollectionFit(collection, last, frozenset(), share, change)
+        return CollectionFit(collection, last, frozenset(), 0.0, change)
+    share = float(holdout.provenance["holdout"])
     pks = holdout.provenance.get(HELD_OUT_FACES)
     faces = frozenset(pks) if pks is not None else _recompute_held_out(session, model.provenance)
     return CollectionFit(collection, last, faces, share, change)
@@ -170,13 +206,11 @@ def _recompute_held_out(session: Session, model_facts: Mapping[str, Any]) -> fro
 
 
 def _was_erased_since(session: Session, fit: CollectionFit) -> bool:
-    if fit.change < 0:  # all faces of that fit were erased with their collection
-        return True
     removals = select(Removal.pk).where(Removal.collection_id == fit.collection, Removal.change > fit.change)
     return session.scalar(removals.limit(1)) is not None
 
 
-def _list_shared_photos(session: Session, collections: Sequence[str], elsewhere: tuple[str, ...]) -> set[str]:
+def _list_shared_photos(session: Session, collections: Sequence[str], elsewhere: Sequence[str]) -> set[str]:
     others = select(Face.image_id).where(Face.collection_id.in_(elsewhere))
     here = select(Face.image_id).where(Face.collection_id.in_(collections), Face.image_id.in_(others))
     return set(session.scalars(here))

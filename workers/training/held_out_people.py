@@ -59,7 +59,7 @@ def hold_people_out(context: JobContext, plan: Plan, data: TrainingData) -> Held
         return HeldOutPeople(faces, nobody, nobody)
     with reading(context.resources.database) as session:
         exposure = trace_exposure(session, context.resources.models, plan.start_from, plan.collections)
-        learned = find_learned_faces(session, exposure, data)
+        learned = find_learned_faces(session, context.resources.installation_key, exposure, data)
     return HeldOutPeople(faces, nobody, learned, exposure).without(learned, data.people)
 
 

@@ -10,8 +10,8 @@ from sqlalchemy import ColumnElement, exists, func, select, true
 from sqlalchemy.orm import Session, aliased
 
 from app.db.session import stream_raw_rows
-from app.db.tables import Collection, Deployment, Erasure, Face, ModelRecord, Subject
-from app.galleries.erasure_receipts import hash_photo, hash_subject
+from app.db.tables import Collection, Deployment, Face, ModelRecord, Subject
+from app.galleries.erasure_receipts import read_erased_photos
 from app.galleries.learned_collections import LAST_READ, READ_AT, list_learned_changes, read_learned_collection
 from app.serving.calibration.seen_people import estimate_seen_share, is_copy, read_seen_share
 from app.serving.faces.columns import DISTRACTOR
@@ -160,35 +160,15 @@ class _LearnedPhotos:
 
         So are all faces of a subject that was erased from this collection, and is enrolled again with the same id.
         """
-        erased = self._list_erased(collections)
-        if not erased:
+        since = {name: self.learned.get(name, 0) for name in collections}
+        erased = read_erased_photos(self.session, self.installation_key, self.key.collection, since)
+        if not erased.hashes:
             return np.empty(0, np.int64)
         of_subject = Subject.pk == Face.subject_pk
         chosen = select(Face.pk, Face.image_id, Subject.id).outerjoin(Subject, of_subject)
         chosen = chosen.where(Face.collection_id == self.key.collection, condition)
         rows = (row for part in stream_raw_rows(self.session, chosen) for row in part)
-        return np.array(
-            [pk for pk, photo, subject in rows if not erased.isdisjoint(self._hash(photo, subject))], np.int64
-        )
-
-    def _list_erased(self, collections: Sequence[str]) -> set[str]:
-        """List the keyed hashes of photos and subjects that were erased, of which a pending receipt has the names."""
-        erased = set[str]()
-        for name in collections:
-            chosen = select(Erasure.contents, Erasure.targets)
-            chosen = chosen.where(Erasure.collection_id == name, Erasure.change > self.learned.get(name, 0))
-            for contents, targets in self.session.execute(chosen.execution_options(yield_per=1000)):
-                erased.update(contents.get("photos", ()))
-                erased.update(hash_photo(self.installation_key, photo) for photo in targets.get("images", ()))
-                if name == self.key.collection:
-                    erased.update(self._hash(None, targets.get("subject")))
-                    erased.update(filter(None, [contents.get("subject")]))
-        return erased
-
-    def _hash(self, photo: str | None, subject: str | None) -> list[str]:
-        """Return the keyed hashes of a photo and of a subject of the gallery, as receipts hold them."""
-        hashes = [] if photo is None else [hash_photo(self.installation_key, photo)]
-        return hashes + ([] if subject is None else [hash_subject(self.installation_key, self.key.collection, subject)])
+        return np.array([pk for pk, photo, subject in rows if erased.include(photo, subject)], np.int64)
 
     def read_faces(self, condition: ColumnElement[bool]) -> Ids:
         """Return (n,) pks, rising, of the faces of the gallery that meet the condition."""
