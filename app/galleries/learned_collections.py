@@ -37,6 +37,15 @@ def list_learned_changes(provenance: Mapping[str, Any]) -> dict[str, int]:
     return {**provenance.get(CONTINUED_CHANGES, {}), **provenance.get("changes", {})}
 
 
+def list_first_changes(provenance: Mapping[str, Any]) -> dict[str, int]:
+    """Return collection -> the change up to which the first training of a model there has learned from it.
+
+    0 where a model that it continued has learned from the collection, since nothing says when the first of these did.
+    """
+    continued = provenance.get(CONTINUED_CHANGES, {})
+    return {name: 0 if name in continued else change for name, change in list_learned_changes(provenance).items()}
+
+
 @dataclass(frozen=True)
 class LearnedCollection:
     """A collection that a model has learned from.

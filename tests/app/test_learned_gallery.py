@@ -455,10 +455,28 @@ def test_people_who_are_enrolled_again_after_an_erasure_are_no_strangers_to_the_
         erase_faces(session, session.get_one(Collection, emptied), Face.pk.in_(trained.pks))
     if is_final:
         finish_erasures(resources)
-    staff = trained if emptied == "staff" else GalleryWriter(resources, "staff").make(model)
+    enrol_people_again(trained if emptied == "staff" else GalleryWriter(resources, "staff").make(model), model)
+    assert strangers(resources, model) == ([("held-out", 50)], True)
+
+
+def test_people_erased_between_two_trainings_are_no_strangers_to_the_second_model_which_continued_the_first(
+    resources: Resources,
+) -> None:
+    provenance = LEARNED | {"collection": "staff", "changes": {"staff": 2}, "continued_changes": {"staff": 1}}
+    model = replace(trained_in_studio(), provenance=provenance)
+    gallery = enrol(resources, "staff", model, range(120))
+    with writing(resources.database) as session:
+        collection = session.get_one(Collection, "staff")
+        erase_faces(session, collection, Face.pk.in_(gallery.pks))
+        assert collection.change == 2
+    enrol_people_again(gallery, model)
+    assert strangers(resources, model) == ([("held-out", 50)], True)
+
+
+def enrol_people_again(staff: GalleryWriter, model: Model) -> None:
+    """Enrol 40 people in "staff" by the first photos, under other ids."""
     rows, subjects = people(40, 3, seed=3)
     staff.add({model.id: rows}, [f"again-{name}" for name in subjects])
-    with writing(resources.database) as session:
+    with writing(staff.resources.database) as session:
         for photo, pk in enumerate(session.scalars(select(Face.pk).where(Face.collection_id == "staff"))):
             session.execute(update(Face).where(Face.pk == pk).values(image_id=f"{photo:064}"))
-    assert strangers(resources, model) == ([("held-out", 50)], True)

@@ -12,7 +12,13 @@ from sqlalchemy.orm import Session, aliased
 from app.db.session import stream_raw_rows
 from app.db.tables import Collection, Deployment, Face, ModelRecord, Subject
 from app.galleries.erasure_receipts import read_erased_photos
-from app.galleries.learned_collections import LAST_READ, READ_AT, list_learned_changes, read_learned_collection
+from app.galleries.learned_collections import (
+    LAST_READ,
+    READ_AT,
+    list_first_changes,
+    list_learned_changes,
+    read_learned_collection,
+)
 from app.serving.calibration.seen_people import estimate_seen_share, is_copy, read_seen_share
 from app.serving.faces.columns import DISTRACTOR
 from app.serving.index_builder import IndexKey
@@ -111,7 +117,7 @@ def read_learned_gallery(
     own = [name for name in learned if name in here]
     others = [name for name in learned if name not in here]
     home = model.provenance.get("collection", key.collection)
-    photos = _LearnedPhotos(session, installation_key, learned, key)
+    photos = _LearnedPhotos(session, installation_key, list_first_changes(model.provenance), key)
     home_faces = None if home in here else photos.find_faces([home])
     if not own:
         faces = photos.find_faces(others)
@@ -140,12 +146,12 @@ def read_learned_gallery(
 class _LearnedPhotos:
     """Finds the faces of a gallery whose photos a model has learned from elsewhere, or before they were erased.
 
-    learned: see `list_learned_changes`
+    first_changes: see `list_first_changes`
     """
 
     session: Session
     installation_key: InstallationKey
-    learned: Mapping[str, int]
+    first_changes: Mapping[str, int]
     key: IndexKey
 
     def find_faces(self, collections: Sequence[str], condition: ColumnElement[bool] = IS_ANY) -> Ids:
@@ -160,7 +166,7 @@ class _LearnedPhotos:
 
         So are all faces of a subject that was erased from this collection, and is enrolled again with the same id.
         """
-        since = {name: self.learned.get(name, 0) for name in collections}
+        since = {name: self.first_changes.get(name, 0) for name in collections}
         erased = read_erased_photos(self.session, self.installation_key, self.key.collection, since)
         if not erased.hashes:
             return np.empty(0, np.int64)
