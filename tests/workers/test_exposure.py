@@ -191,13 +191,19 @@ def test_only_people_who_were_held_out_count_as_unseen_when_they_are_enrolled_ag
 
 
 @on_sqlite
-def test_people_of_a_recreated_collection_are_not_those_held_out_of_the_earlier_one(resources: Resources) -> None:
-    """A name does not tell who was held out: somebody may have had one photo, or a label that was withdrawn since."""
+@pytest.mark.parametrize("is_restored", [True, False])
+def test_those_held_out_are_known_again_in_a_restored_collection_but_not_in_one_that_was_made_anew(
+    resources: Resources, is_restored: bool
+) -> None:
+    """Faces keep the time of their enrolment in a restore, not their numbers."""
     enrol(resources, "c", range(PEOPLE), shots=SHOTS)
     learn(resources, "m1")
+    out = held_out(resources)
     with writing(resources.database) as session:
         session.get_one(Collection, "c").created_at += 10**6
-    assert known(resources, "m1")[1] == EVERYBODY
+        for face in session.scalars(select(Face)):
+            face.created_at += 0 if is_restored else 10**6
+    assert known(resources, "m1")[1] == (EVERYBODY - out if is_restored else EVERYBODY)
 
 
 @on_sqlite

@@ -37,6 +37,7 @@ class CollectionFit:
     last_face: infinity where it was an earlier collection of the same id, whose people may have been enrolled again
     holdout: the share of people held out, 0 where the fit is on everybody
     change: the change number of the collection when it was read
+    restored: the faces of an earlier collection that were restored into this one, where they have other numbers
     """
 
     collection: str
@@ -44,6 +45,7 @@ class CollectionFit:
     held_out: frozenset[int]
     holdout: float
     change: int
+    restored: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,14 +94,15 @@ def find_learned_faces(
 
     People enrolled after the model was made are new to it. If faces were erased since, they might be the same people
     again; then only those count as new who would have been held out, and of whom no photo, nor the name, is known from
-    the erasure of somebody who was not. A photo that is enrolled in another collection that the model has learned from,
-    or was, is not new to it either.
+    the erasure of somebody who was not. In a collection that was deleted and restored, those of before count as new who
+    would have been held out, and in one that was made anew, nobody. A photo that is enrolled in another collection that
+    the model has learned from, or was, is not new to it either.
     """
     pks = np.array([face.pk for face in data.faces], np.int64)
     seen = np.zeros(len(pks), np.bool_)
     for fit in exposure.fits:
         here = data.lies_in(fit.collection)
-        held = np.isin(pks, np.fromiter(fit.held_out, np.int64, len(fit.held_out)))
+        held = np.isin(pks, list(fit.held_out)) | (np.isin(pks, list(fit.restored)) & (data.holdout_draw < fit.holdout))
         later = here & (pks > fit.last_face)
         seen |= here & ~later & ~held
         if later.any() and _was_erased_since(session, fit):
@@ -161,12 +164,13 @@ def _iterate_lineage(
 def _read_fit(session: Session, model: Model, holdout: Model | None, collection: str) -> CollectionFit:
     made_at = read_model_creation(session, model)
     change = int(model.provenance["changes"][collection])
+    share = float(holdout.provenance["holdout"]) if holdout is not None else 0.0
     if _is_recreated(session, model, collection, made_at):
-        return CollectionFit(collection, math.inf, frozenset(), 0.0, change)
+        older = select(Face.pk).where(Face.collection_id == collection, Face.created_at <= made_at)
+        return CollectionFit(collection, math.inf, frozenset(), share, change, frozenset(session.scalars(older)))
     last = _find_last_face(session, collection, made_at)
     if holdout is None:
-        return CollectionFit(collection, last, frozenset(), 0.0, change)
-    share = float(holdout.provenance["holdout"])
+        return CollectionFit(collection, last, frozenset(), share, change)
     pks = holdout.provenance.get(HELD_OUT_FACES)
     faces = frozenset(pks) if pks is not None else _recompute_held_out(session, model.provenance)
     return CollectionFit(collection, last, faces, share, change)
