@@ -35,6 +35,11 @@ def list_learned_changes(provenance: Mapping[str, Any]) -> dict[str, int]:
     return {**provenance.get(CONTINUED_CHANGES, {}), **provenance.get("changes", {})}
 
 
+def is_calibrated_on_learned(provenance: Mapping[str, Any], task: str) -> bool:
+    """Return whether a model's own calibration of a task is of pairs of people from whom the model has learned."""
+    return bool(list_learned_changes(provenance)) and task not in provenance.get("by_held_out", ())
+
+
 @dataclass(frozen=True)
 class LearnedCollection:
     """A collection that a model has learned from.

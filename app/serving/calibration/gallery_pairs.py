@@ -1,0 +1,58 @@
+"""Measure the pairs of faces of a gallery: how near two photos of one person are, and those of two people."""
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.calibration import Calibration, ImpostorDistances, draw_impostor_pairs, sample_genuine
+from ml.distances import Distance
+from ml.errors import TooFewPairs
+from ml.types import Ids, Rows
+
+MIN_COMPARED_PEOPLE = 30
+"""The pairs of fewer people tell nothing of others."""
+
+
+def fit_gallery_pairs(
+    rows: Rows,
+    people: Ids,
+    is_distractor: NDArray[np.bool_],
+    genuine_rows: Rows,
+    genuine_people: Ids,
+    metric: Distance,
+    reference: Calibration | None = None,
+) -> Calibration | None:
+    """Fit a calibration to impostor pairs of a random sample, and to genuine pairs of people with several photos.
+
+    Distractors may be unlike the people of the gallery, and farther from these than strangers are: if surely more pairs
+    of the others are near, these count.
+
+    rows, people, is_distractor: the (n, dim) sample; genuine_rows, genuine_people: faces of people with several photos
+    reference: the model's own calibration, which tells the probabilities where too few people have several photos
+    Returns None if there are too few pairs.
+    """
+    count = _count_pairs(rows)
+    genuine = sample_genuine(genuine_rows, genuine_people, count // 4, 0, metric)
+    impostor_pairs = draw_impostor_pairs(people, count, 0)
+    impostor, others = metric.pair_distances(rows, impostor_pairs), np.where(is_distractor, -1, people)
+    try:
+        calibration = Calibration.fit(genuine, impostor, people[impostor_pairs])
+    except TooFewPairs:
+        if reference is None or not _are_enough(others):
+            return None
+        calibration = replace(reference, impostors=ImpostorDistances.of(impostor, people[impostor_pairs]))
+    if is_distractor.any() and _are_enough(others):
+        other_pairs = draw_impostor_pairs(others, count, 0)
+        of_others = ImpostorDistances.of(metric.pair_distances(rows, other_pairs), others[other_pairs])
+        return replace(calibration, impostors=calibration.impostors.join_if_nearer(of_others))
+    return calibration
+
+
+def _count_pairs(rows: Rows) -> int:
+    return int(np.clip(2e8 / rows.shape[1], 20_000, 200_000))
+
+
+def _are_enough(people: Ids) -> bool:
+    """Return whether these show enough people, of whom -1 is none, to compare them with others."""
+    return len(np.unique(people[people >= 0])) >= MIN_COMPARED_PEOPLE
