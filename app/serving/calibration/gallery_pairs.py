@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.calibration import Calibration, ImpostorDistances, draw_impostor_pairs, sample_genuine
+from ml.calibration import Calibration, ImpostorDistances, draw_impostor_pairs, draw_pairs_with, sample_genuine
 from ml.distances import Distance
 from ml.errors import TooFewPairs
 from ml.types import Ids, Rows
@@ -47,6 +47,25 @@ def fit_gallery_pairs(
         of_others = ImpostorDistances.of(metric.pair_distances(rows, other_pairs), others[other_pairs])
         return replace(calibration, impostors=calibration.impostors.join_if_nearer(of_others))
     return calibration
+
+
+def measure_unlearned_pairs(
+    rows: Rows, people: Ids, is_unlearned: NDArray[np.bool_], metric: Distance, with_everybody: bool
+) -> ImpostorDistances | None:
+    """Measure how near people from whom the model has not learned are, to each other or, by their share, to everybody.
+
+    A model keeps people whom it has learned from farther apart than strangers.
+
+    rows: (n, dim); people: (n,) whom each shows, -1 for nobody; is_unlearned: (n,) which show a person of this kind
+    Returns None if these people are too few, or if the model has learned from nobody else.
+    """
+    unlearned, count = np.where(is_unlearned, people, -1), _count_pairs(rows)
+    if not _are_enough(unlearned) or (unlearned == people).all():
+        return None
+    pairs = (
+        draw_pairs_with(is_unlearned, people, count, 0) if with_everybody else draw_impostor_pairs(unlearned, count, 0)
+    )
+    return ImpostorDistances.of(metric.pair_distances(rows, pairs), people[pairs])
 
 
 def _count_pairs(rows: Rows) -> int:
