@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.serving.calibration.gallery_calibration import fit_gallery_pairs
+from app.serving.calibration.gallery_pairs import fit_gallery_pairs
 from benchmarks.nameless_faces import parse_with_recogniser, read_faces
 from benchmarks.open_set_rules import FaceSets
 from ml.calibration import ImpostorDistances, NamedPairs

@@ -46,6 +46,11 @@ def list_first_changes(provenance: Mapping[str, Any]) -> dict[str, int]:
     return {name: 0 if name in continued else change for name, change in list_learned_changes(provenance).items()}
 
 
+def is_calibrated_on_learned(provenance: Mapping[str, Any], task: str) -> bool:
+    """Return whether a model's own calibration of a task is of pairs of people from whom the model has learned."""
+    return bool(list_learned_changes(provenance)) and task not in provenance.get("by_held_out", ())
+
+
 @dataclass(frozen=True)
 class LearnedCollection:
     """A collection that a model has learned from.

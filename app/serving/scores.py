@@ -1,7 +1,7 @@
 """Convert distances of a deployment to similarities, probabilities and false-match rates, and choose its thresholds."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, Self
 
@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.db.tables import DEFAULT_FPIR
+from app.galleries.learned_collections import is_calibrated_on_learned
 from app.galleries.measurements import DEFAULT_FMR, Measurement
 from ml.calibration import Calibration, DistanceThreshold
 from ml.distances import Distance
@@ -43,7 +44,9 @@ class Scores:
     curve: recall and latency by rising m; empty if it was not measured
     candidates: how many faces a second stage ranks; None: the index has one stage, or none was measured
     open_set: how strangers score against this gallery; None: only pairs were measured
-    reference: the model's own calibration, from other people; None if it has none
+    reference: the model's own calibration, from other people; None if it has none. Its rates are without evidence if
+        its pairs are of people from whom the model has learned
+    is_reference_of_learned: whether they are
     """
 
     metric: Distance
@@ -65,6 +68,7 @@ class Scores:
     default_fpir: float = DEFAULT_FPIR
     open_set: OpenSetCalibration | None = None
     reference: Calibration | None = None
+    is_reference_of_learned: bool = False
     candidates: int | None = None
 
     @classmethod
@@ -78,11 +82,14 @@ class Scores:
         """Read what `gallery_calibration.measure_gallery` stored; None means that nothing was measured here."""
         measured = Measurement.from_dict(stored or {})
         own, open_set = measured.calibration, measured.open_set
+        reference, is_of_learned = model.calibrations.get(task), is_calibrated_on_learned(model.provenance, task)
+        if reference is not None and is_of_learned:
+            reference = replace(reference, impostors=reference.impostors.without_evidence())
         has_no_intervals = own is not None and not own.impostors.effective
         is_superseded = has_no_intervals or (open_set is not None and open_set.version < VERSION)
         return cls(
             metric=model.metric,
-            calibration=own or model.calibrations.get(task),
+            calibration=own or reference,
             default_fmr=measured.default_fmr,
             calibrated_at_count=0 if is_superseded else measured.faces,
             is_superseded=is_superseded,
@@ -99,7 +106,8 @@ class Scores:
             curve=measured.curve,
             default_fpir=default_fpir,
             open_set=open_set,
-            reference=model.calibrations.get(task),
+            reference=reference,
+            is_reference_of_learned=is_of_learned,
             candidates=measured.candidates,
         )
 
@@ -133,6 +141,8 @@ class Scores:
         known = self.open_set or OpenSetCalibration(DecisionRule())
         is_own_known = known.named_pairs is None or not known.named_pairs.is_of_few_people
         calibrations = (self.calibration if is_own_known else None, self.reference)
+        if self.is_reference_of_learned and calibrations[0] in (None, self.reference):
+            known = replace(known, optimistic=True)
         pairs = tuple({id(c): c.impostors for c in calibrations if c is not None}.values())
         return lru_cache(KEPT_THRESHOLDS)(
             lambda fpir, faces, is_partial: (known.pairs_threshold if is_partial else known.threshold)(

@@ -7,6 +7,7 @@ from ml.calibration.pair_sampling import (
     MAX_FACES_PER_PERSON,
     choose_faces,
     draw_impostor_pairs,
+    draw_pairs_with,
     sample_genuine,
     sample_impostors,
 )
@@ -22,6 +23,7 @@ __all__ = [
     "NamedPairs",
     "choose_faces",
     "draw_impostor_pairs",
+    "draw_pairs_with",
     "extrapolate_tail",
     "sample_genuine",
     "sample_impostors",

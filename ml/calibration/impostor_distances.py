@@ -101,6 +101,10 @@ class ImpostorDistances:
         counts = np.ceil(shares.max(axis=0) * n - 1e-9).astype(np.int64)
         return type(self)(n, tuple(kept.tolist()), tuple(counts.tolist()), tuple(chosen.round(1).tolist()))
 
+    def join_if_nearer(self, other: Self | None) -> Self:
+        """Return the strictest of the two if surely more pairs of the other one are near, otherwise this one."""
+        return self.join_strictest(other) if other is not None and other.surely_exceeds(self) else self
+
     def without_evidence(self) -> Self:
         """Return the same distribution, whose rates are known no better than from one pair."""
         return replace(self, effective=(1.0,) * len(self.distances))

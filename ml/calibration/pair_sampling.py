@@ -1,6 +1,7 @@
 """Draw pairs of faces to calibrate with: genuine pairs (one person) and impostor pairs (two people)."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ml.calibration.impostor_distances import Distances
 from ml.distances import EUCLIDEAN, Distance
@@ -27,6 +28,22 @@ def draw_impostor_pairs(people: Ids, n: int, seed: int) -> Ids:
     first, second = rng.choice(known, (2, 2 * n))
     differ = people[first] != people[second]
     return _unique(first[differ], second[differ], len(people), n, rng)
+
+
+def draw_pairs_with(is_chosen: NDArray[np.bool_], people: Ids, n: int, seed: int) -> Ids:
+    """Draw at most n distinct pairs of a chosen face and a face of somebody else, all equally likely: (P, 2).
+
+    people: see `draw_impostor_pairs`; is_chosen: (N,). Of two chosen faces, each may be the first, so that a stranger
+    like a chosen one meets everybody by the share of the faces.
+    """
+    rng = np.random.default_rng(seed)
+    known = choose_faces(people, rng)
+    chosen = known[is_chosen[known]]
+    if not len(chosen):
+        return np.empty((0, 2), np.int64)
+    first, second = rng.choice(chosen, 2 * n), rng.choice(known, 2 * n)
+    differ = people[first] != people[second]
+    return _choose_codes(first[differ] * len(people) + second[differ], len(people), n, rng)
 
 
 def draw_pairs_between(first: int, second: int, n: int, seed: int) -> Ids:
@@ -71,6 +88,11 @@ def sample_genuine(rows: Rows, people: Ids, n: int, seed: int, metric: Distance 
 
 def _unique(first: Ids, second: Ids, faces: int, n: int, rng: np.random.Generator) -> Ids:
     """At most n of the distinct unordered pairs among these, in random order: (P, 2)."""
-    codes = np.sort(np.minimum(first, second) * faces + np.maximum(first, second))  # np.unique takes ten times as long
+    return _choose_codes(np.minimum(first, second) * faces + np.maximum(first, second), faces, n, rng)
+
+
+def _choose_codes(codes: Ids, faces: int, n: int, rng: np.random.Generator) -> Ids:
+    """At most n of the distinct pairs with these codes, first x faces + second, in random order: (P, 2)."""
+    codes = np.sort(codes)  # np.unique takes ten times as long
     codes = rng.permutation(codes[np.diff(codes, prepend=-1) > 0])[:n]
     return np.stack(np.divmod(codes, faces), axis=1)

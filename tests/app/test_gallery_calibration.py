@@ -25,6 +25,7 @@ from app.serving.scores import Scores
 from ml.calibration import Calibration
 from ml.distances import EUCLIDEAN
 from ml.identification.open_set import OpenSetCalibration, PersonThreshold
+from ml.model import Model
 from ml.types import Ids, Rows
 from tests.ml.test_open_set import crowd
 from tests.rows import GalleryWriter, make_model, people
@@ -257,3 +258,44 @@ def find_named(rows: Rows, owners: Ids, named: int, strangers: Rows, threshold: 
     base = threshold.rule.base_distances(nearest, EUCLIDEAN.distances(strangers, means).astype(float))
     scored = threshold.rule.person_distances(base, np.ones(base.shape, np.bool_))
     return (scored.argmin(1) < named) & (scored.min(1) <= threshold.person_distance)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("learned_from", [[], ["visitors"]], ids=["a recogniser", "a model trained elsewhere"])
+def test_one_photo_of_each_person_tells_the_rates_of_pairs_here(resources: Resources, learned_from: list[str]) -> None:
+    """The rates of other people, who lie far apart, were stated as those of this gallery."""
+    model = make_far_apart(learned_from)
+    rows, _ = people(800, 1)
+    GalleryWriter(resources).make(model).add({model.id: rows[:400]}, [f"p{i}" for i in range(400)])
+    scores = Scores.of(gallery_calibration.measure_gallery(resources, "staff", "identity", model), model, "identity")
+    threshold, own = scores.threshold(0.01), model.calibrations["identity"]
+    assert threshold is not None
+    assert threshold.enough
+    assert threshold.low <= (EUCLIDEAN.distances(rows[400:], rows[:400]) <= threshold.distance).mean() <= threshold.high
+    assert scores.probability(np.array([9.0])) == own.probability(np.array([9.0]))
+
+
+@pytest.mark.parametrize(("task", "by_held_out"), [("identity", []), ("identity", ["identity"]), ("glasses", [])])
+def test_pairs_that_a_model_has_learned_elsewhere_are_no_evidence_of_a_rate(task: str, by_held_out: list[str]) -> None:
+    """In a gallery of too few people, or for another task than identity, they are all there is."""
+    own = make_far_apart([]).calibrations["identity"]
+    model = replace(make_far_apart(["visitors"], by_held_out), calibrations={task: own})
+    scores, foreign = Scores.of(None, model, task), Scores.of(None, replace(model, provenance={}), task)
+    threshold, cautious, usual = (
+        scores.threshold(0.01),
+        scores.person_threshold(0.1, 50),
+        foreign.person_threshold(0.1, 50),
+    )
+    assert threshold is not None
+    assert cautious is not None
+    assert usual is not None
+    assert threshold.enough is (task in by_held_out)
+    assert (cautious.nameless_distance < usual.nameless_distance) is (task not in by_held_out), "a third, not a half"
+
+
+def make_far_apart(learned_from: Sequence[str], by_held_out: Sequence[str] = ()) -> Model:
+    """Make a model that has learned from people who lie farther apart than those of `people`."""
+    draw = np.random.default_rng(0)
+    far_apart = Calibration.fit(draw.normal(5, 1, 2_000), draw.normal(9, 1, 20_000))
+    provenance = {"changes": dict.fromkeys(learned_from, 1), "by_held_out": [*by_held_out]}
+    return replace(make_model("m-1"), calibrations={"identity": far_apart}, provenance=provenance)

@@ -17,6 +17,8 @@ from app.resources import Resources
 from app.serving.calibration import gallery_calibration
 from app.serving.calibration.learned_gallery import read_learned_gallery
 from app.serving.index_builder import IndexKey
+from ml.calibration import Calibration
+from ml.distances import EUCLIDEAN
 from ml.identification.open_set import OpenSetCalibration, PersonThreshold
 from ml.identification.person_distance import DecisionRule
 from ml.identification.stranger_searches import StrangerSearches
@@ -480,3 +482,64 @@ def enrol_people_again(staff: GalleryWriter, model: Model) -> None:
     with writing(staff.resources.database) as session:
         for photo, pk in enumerate(session.scalars(select(Face.pk).where(Face.collection_id == "staff"))):
             session.execute(update(Face).where(Face.pk == pk).values(image_id=f"{photo:064}"))
+
+
+def draw_with_learned(learned: int, others: int, nearness: float = 1.0) -> tuple[Rows, list[str]]:
+    """Draw two photos of each person, of whom a model keeps the first, from whom it has learned, farther apart."""
+    rows, names = people(learned + others, 2, dim=32)
+    rows[: 2 * learned] *= 1.2
+    rows[2 * learned :] *= nearness
+    return rows, names
+
+
+def calibrate_pairs(resources: Resources, model: Model) -> Calibration:
+    """Measure the pairs of the collection "staff"."""
+    measured = gallery_calibration.measure_gallery(resources, "staff", "identity", model)["calibration"]
+    return Calibration.from_dict(measured)
+
+
+@pytest.mark.parametrize("shared", [200, 120])
+def test_people_from_whom_a_model_has_not_learned_tell_the_rates_of_pairs(resources: Resources, shared: int) -> None:
+    """Those from whom it has learned elsewhere are kept farther apart, and more strangers pass than these say."""
+    model = replace(make_model("m-learned", dim=32), provenance=LEARNED)
+    rows, names = draw_with_learned(shared, 200)
+    staff = GalleryWriter(resources).make(model)
+    staff.add({model.id: rows}, names)
+    studio = GalleryWriter(resources, "studio").make(model)
+    studio.add({}, names[: 2 * shared])
+    with writing(resources.database) as session:
+        for pk, learned_pk in zip(staff.pks, studio.pks, strict=False):
+            session.execute(update(Face).where(Face.pk.in_([pk, learned_pk])).values(image_id=f"{pk:064}"))
+    threshold = calibrate_pairs(resources, model).threshold(0.01)
+    unlearned = EUCLIDEAN.distances(rows[2 * shared :: 2], rows[2 * shared + 1 :: 2])[np.triu_indices(200, 1)]
+    assert 0.005 < (unlearned <= threshold.distance).mean() <= threshold.high
+
+
+@pytest.mark.parametrize(("newcomers", "nearness"), [(150, 0.8), (35, 1.0), (20, 0.5)])
+def test_people_who_came_after_a_training_count_where_more_strangers_pass_than_those_held_out_say(
+    resources: Resources, newcomers: int, nearness: float
+) -> None:
+    """A few of the same kind, or too few, do not make the thresholds stricter."""
+    rows, names = draw_with_learned(150, newcomers, nearness)
+    strange, learned = people(250, 1, dim=32, seed=7)[0], rows[:300:2]
+    genuine = EUCLIDEAN.distances(rows[300::2], rows[301::2]).diagonal().astype(np.float64)
+    held_out = Calibration.fit(genuine, EUCLIDEAN.distances(strange, learned).ravel().astype(np.float64))
+    trained_here = LEARNED | {"collection": "staff", "changes": {"staff": 1}, "by_held_out": ["identity"]}
+    model = replace(make_model("m-learned", dim=32), calibrations={"identity": held_out}, provenance=trained_here)
+    gallery = GalleryWriter(resources).make(model)
+    with writing(resources.database) as session:
+        session.get_one(Collection, "staff").change = 0
+    gallery.add({model.id: rows[:300]}, names[:300])
+    gallery.add({model.id: rows[300:]}, names[300:])
+    with writing(resources.database) as session:
+        session.execute(update(Face).where(Face.pk.in_(gallery.pks[:300])).values(created_at=1.0))
+    own = calibrate_pairs(resources, replace(model, provenance={}))
+    usual = held_out.impostors.join_strictest(own.impostors).threshold(0.01)
+    threshold = calibrate_pairs(resources, model).threshold(0.01)
+    if newcomers < 150:
+        assert threshold == usual
+        return
+    stranger = (people(500, 1, dim=32, seed=8)[0] * nearness).astype(np.float32)
+    distances = EUCLIDEAN.distances(stranger, rows)
+    assert 0.005 < (distances <= threshold.distance).mean() <= threshold.high
+    assert (distances <= usual.distance).mean() > usual.high

@@ -12,6 +12,7 @@ from ml.calibration import (
     ImpostorDistances,
     choose_faces,
     draw_impostor_pairs,
+    draw_pairs_with,
     sample_genuine,
     sample_impostors,
     threshold_for_fmr,
@@ -258,6 +259,19 @@ def test_of_one_person_ten_faces_at_most_are_in_impostor_pairs() -> None:
     assert (people[pairs] == 0).any(1).mean() < 0.12
     chosen = choose_faces(people, np.random.default_rng(0), limit=1)
     assert people[chosen].tolist() == list(range(101))
+
+
+@pytest.mark.parametrize("n", [1_000, 100_000], ids=["sparse", "all"])
+def test_chosen_people_meet_each_other_and_the_others_by_their_share(n: int) -> None:
+    people, is_chosen = np.r_[np.arange(200), -1], np.r_[np.arange(200) < 50, False]
+    pairs = draw_pairs_with(is_chosen, people, n, 0)
+    assert len(pairs) == min(n, 50 * 199)
+    assert len(np.unique(pairs, axis=0)) == len(pairs)
+    assert is_chosen[pairs[:, 0]].all()
+    assert (people[pairs] >= 0).all()
+    assert (pairs[:, 0] != pairs[:, 1]).all()
+    assert is_chosen[pairs[:, 1]].mean() == pytest.approx(49 / 199, abs=0.04)
+    assert draw_pairs_with(is_chosen[::-1], np.full(201, -1), n, 0).shape == (0, 2)
 
 
 def test_samples_of_nobody_are_empty() -> None:

@@ -18,6 +18,7 @@ from app.resources import Resources
 from app.serving import index_builder
 from app.serving.calibration.correction_effect import CorrectionEffect, measure_correction_effect
 from app.serving.calibration.gallery_faces import GalleryFaces, count_subjects, read_faces, read_refused_faces
+from app.serving.calibration.gallery_pairs import fit_gallery_pairs, measure_unlearned_pairs
 from app.serving.calibration.learned_gallery import LearnedGallery, find_learned_gallery
 from app.serving.calibration.open_set_measurement import ProbeFaces, measure_open_set
 from app.serving.compensation.store import Compensation, read_compensation
@@ -26,9 +27,8 @@ from app.serving.labels.constraints import ServedConstraints, hash_labels
 from app.serving.labels.reader import read_constraints
 from app.serving.loaded_index import LoadedIndex
 from ml import registry
-from ml.calibration import Calibration, ImpostorDistances, draw_impostor_pairs, sample_genuine
-from ml.distances import Distance
-from ml.errors import TooFewPairs, WrongShape
+from ml.calibration import Calibration, ImpostorDistances
+from ml.errors import WrongShape
 from ml.identification.open_set import HELD_OUT_VERSION, MIN_GALLERY_SHARE, OpenSetCalibration
 from ml.identification.person_distance import DecisionRule
 from ml.identification.searches import GalleryPeople
@@ -41,7 +41,6 @@ SAMPLE_BYTES = 32 * 2**20
 MAX_SAMPLED_PEOPLE, MAX_PHOTOS_PER_PERSON = 2000, 4
 MAX_CANDIDATE_SHARE = 0.1
 """Of the faces: a second stage that ranks more of them saves little."""
-MIN_COMPARED_PEOPLE = 30
 MAX_QUERIES, MAX_COMPARED_NUMBERS = 100, 2_000_000_000
 
 
@@ -62,10 +61,11 @@ def measure_gallery(resources: Resources, collection: str, task: str, model: Mod
     [{candidates, recall_at_1, recall, ms}].
 
     The calibration is None if this gallery has too few pairs, or if subjects do not define the task; the model's own
-    calibration then applies. Probabilities come from this gallery's pairs. A model keeps the people whom it has learned
-    from farther apart than others: for one that was trained on these people, probabilities come from the people held
-    out of its training, and false-match rates from pairs of one of these and a learned one, or from this gallery where
-    its pairs are nearer.
+    calibration then applies. Probabilities come from this gallery's pairs, or from the model's own calibration where
+    too few people have several photos. A model keeps the people whom it has learned from farther apart than others: for
+    one that was trained on these people, probabilities come from the people held out of its training, and false-match
+    rates from pairs of one of these and a learned one, or from this gallery where its pairs are nearer, or from pairs
+    of people who came since. In another gallery, people from whom it has not learned count alone where they are nearer.
 
     Raises NotFound.
     """
@@ -184,13 +184,10 @@ def _measure_index(
         rows, genuine_rows = index.rows(ids[sample]), index.rows(ids[genuine])
     queries = max(10, min(MAX_QUERIES, MAX_COMPARED_NUMBERS // max(1, len(ids) * index.dim)))
     speed = _measure_speed(loaded, rows[rng.permutation(len(rows))[:queries]])
-    calibration = fit_gallery_pairs(
-        rows, people[sample], faces.is_distractor[sample], genuine_rows, people[genuine], index.metric
-    )
-    if loaded.key.task != "identity":
-        calibration = None
-    if calibration and learned.gallery.is_trained_here:
-        calibration = _judge_by_held_out(calibration, loaded, learned.effect)
+    calibration = None
+    if loaded.key.task == "identity":
+        pairs_faces = _PairsFaces(sample, rows, genuine_rows, people[genuine])
+        calibration = _calibrate_by_pairs(loaded, faces, pairs_faces, learned)
     labelled_subjects, joined_people = constraints.constraints.labelled_subjects, constraints.joined_people
     joined = faces.name_labelled(labelled_subjects).join(joined_people)
     is_joined = np.isin(faces.owners, [*joined_people, *joined_people.values()])
@@ -281,53 +278,64 @@ def _read_held_out_searches(model: Model, key: IndexKey) -> tuple[OpenSetCalibra
     return learned if learned and learned.version >= HELD_OUT_VERSION else OpenSetCalibration(DecisionRule()), is_home
 
 
-def _judge_by_held_out(calibration: Calibration, loaded: LoadedIndex, effect: CorrectionEffect | None) -> Calibration:
+class _PairsFaces(NamedTuple):
+    """The faces whose pairs are measured.
+
+    sample: (n,) their positions among those of the gallery; rows: (n, dim); genuine_rows, genuine_people: faces of
+        people with several photos
+    """
+
+    sample: Ids
+    rows: Rows
+    genuine_rows: Rows
+    genuine_people: Ids
+
+
+def _calibrate_by_pairs(
+    loaded: LoadedIndex, faces: GalleryFaces, measured: _PairsFaces, learned: _Learned
+) -> Calibration | None:
+    """Calibrate by the pairs of a gallery, with the rates of people from whom the model has not learned.
+
+    Returns None if there are too few pairs.
+    """
+    sample, rows, metric, gallery = measured.sample, measured.rows, loaded.index.metric, learned.gallery
+    calibration = fit_gallery_pairs(
+        rows, faces.people[sample], faces.is_distractor[sample], measured.genuine_rows, measured.genuine_people, metric,
+        loaded.model.calibrations.get(loaded.key.task),
+    )  # fmt: skip
+    if calibration is None:
+        return None
+    named = np.where(faces.is_named, faces.subjects, -1)
+    is_unlearned = faces.is_named & ~np.isin(named, named[gallery.find_learned(faces.ids)])
+    unlearned = measure_unlearned_pairs(
+        rows, named[sample], is_unlearned[sample], metric, with_everybody=gallery.is_trained_here
+    )
+    if gallery.is_trained_here:
+        return _judge_by_held_out(calibration, loaded, learned.effect, unlearned)
+    return replace(calibration, impostors=calibration.impostors.join_if_nearer(unlearned))
+
+
+def _judge_by_held_out(
+    calibration: Calibration,
+    loaded: LoadedIndex,
+    effect: CorrectionEffect | None,
+    newcomers: ImpostorDistances | None,
+) -> Calibration:
     """Replace what the pairs of a gallery tell that the model has learned: they look easier than those of strangers.
 
     Where a training held nobody out, nothing tells the rates of strangers: they are stated without evidence. So they
     are where it is not known what the correction of sources does to the distances of those held out.
+
+    newcomers: how near they are to everybody; None: there are too few
     """
-    model, task = loaded.model, loaded.key.task
+    model, task, own = loaded.model, loaded.key.task, calibration.impostors
     if task not in model.provenance.get("by_held_out", ()):
-        return replace(calibration, impostors=calibration.impostors.without_evidence())
+        return replace(calibration, impostors=own.join_if_nearer(newcomers).without_evidence())
     unseen = model.calibrations[task]
     carry = effect.pairs if effect else None
-    impostors = unseen.impostors.carried_over(carry) if carry else unseen.impostors
-    joined = impostors.join_strictest(calibration.impostors)
+    held_out = unseen.impostors.carried_over(carry) if carry else unseen.impostors
+    joined = held_out.join_strictest(own).join_if_nearer(newcomers)
     return replace(unseen, impostors=joined if carry or not effect else joined.without_evidence())
-
-
-def fit_gallery_pairs(
-    rows: Rows,
-    people: Ids,
-    is_distractor: NDArray[np.bool_],
-    genuine_rows: Rows,
-    genuine_people: Ids,
-    metric: Distance,
-) -> Calibration | None:
-    """Fit a calibration to impostor pairs of a random sample, and to genuine pairs of people with several photos.
-
-    Distractors may be unlike the people of the gallery, and farther from these than strangers are: if surely more pairs
-    of the others are near, these count.
-
-    rows, people, is_distractor: the (n, dim) sample; genuine_rows, genuine_people: faces of people with several photos
-    Returns None if there are too few pairs.
-    """
-    pairs = int(np.clip(2e8 / rows.shape[1], 20_000, 200_000))
-    genuine = sample_genuine(genuine_rows, genuine_people, pairs // 4, 0, metric)
-    impostor_pairs = draw_impostor_pairs(people, pairs, 0)
-    impostor = metric.pair_distances(rows, impostor_pairs)
-    try:
-        calibration = Calibration.fit(genuine, impostor, people[impostor_pairs])
-    except TooFewPairs:
-        return None
-    others = np.where(is_distractor, -1, people)
-    if is_distractor.any() and len(np.unique(others)) > MIN_COMPARED_PEOPLE:
-        other_pairs = draw_impostor_pairs(others, pairs, 0)
-        of_others = ImpostorDistances.of(metric.pair_distances(rows, other_pairs), others[other_pairs])
-        if of_others.surely_exceeds(calibration.impostors):
-            return replace(calibration, impostors=calibration.impostors.join_strictest(of_others))
-    return calibration
 
 
 def _sample_faces_of_people(people: Ids, rng: np.random.Generator) -> Iterator[np.int64]:
