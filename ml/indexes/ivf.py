@@ -7,7 +7,14 @@ import numpy as np
 from ml.distances import EUCLIDEAN, Distance
 from ml.errors import WrongShape
 from ml.indexes.base import Device, IndexOptions
-from ml.indexes.common.cells import default_cell_count, fit_centroids, has_outgrown, imbalance, move_centroids
+from ml.indexes.common.cells import (
+    choose_fitted,
+    default_cell_count,
+    fit_centroids,
+    has_outgrown,
+    imbalance,
+    move_centroids,
+)
 from ml.indexes.common.gpu_copy import GpuCopy, use_gpu
 from ml.indexes.common.inverted_lists import InvertedListIndex, Scan, empty_lists, view_list
 from ml.types import Ids, Rows
@@ -37,7 +44,7 @@ class IvfIndex(InvertedListIndex):
         if p is not None and p < 1:
             raise WrongShape("p", "1 or more cells", p)
         self.p, self.m, self.seed = p, m, seed
-        self.trained_on, self.trained_imbalance = 0, 1.0
+        self.trained_on, self.trained_imbalance, self.last_fitted = 0, 1.0, -1
         self._gpu = GpuCopy() if use_gpu(device) else None
 
     @classmethod
@@ -81,11 +88,12 @@ class IvfIndex(InvertedListIndex):
     def finish_build(self) -> None:
         """Take the present size as the size the cells were made for, and give back what the lists do not need."""
         super().finish_build()
-        self.trained_on = len(self)
+        self.trained_on, self.last_fitted = len(self), self._find_last()
         self._copy_to_gpu()
 
     def set_state(self, state: dict[str, Any], lists: Any) -> None:
-        """Take over what a snapshot kept. See `InvertedListIndex.set_state`."""
+        """Take over what a snapshot kept. See `InvertedListIndex.set_state`. Raises KeyError for an earlier version's."""
+        self.last_fitted = state["last_fitted"]
         super().set_state(state, lists)
         self._copy_to_gpu()
 
@@ -113,11 +121,16 @@ class IvfIndex(InvertedListIndex):
             self._gpu.drop()
 
     def _read_cell(self, cell: int) -> Rows:
-        return view_list(self._lists, cell)[1]
+        return choose_fitted(*view_list(self._lists, cell), self.last_fitted)
+
+    def _find_last(self) -> int:
+        """Return the last id, -1 if there is none."""
+        return int(self.ids()[-1]) if len(self) else -1
 
     def _add(self, ids: Ids, rows: Rows) -> None:
         if self._lists is None:
             self.train(rows)
+            self.last_fitted = int(ids.max())
         super()._add(ids, rows)
         if self._gpu is not None:
             self._gpu.add(ids, rows)
@@ -131,5 +144,5 @@ class IvfIndex(InvertedListIndex):
 
     def state(self) -> dict[str, Any]:
         """Return the attributes that a snapshot keeps."""
-        kept = ("p", "m", "seed", "trained_on", "trained_imbalance")
+        kept = ("p", "m", "seed", "trained_on", "trained_imbalance", "last_fitted")
         return {name: getattr(self, name) for name in kept}

@@ -71,7 +71,9 @@ class RerankedIndex(LocalIndex):
             rows = index.rows(ids)
             for block, columns in zip(index._blocks, index._columns, strict=True):
                 block.add(ids, np.ascontiguousarray(rows[:, columns]))
+            state_before = index._whole.state()
             index._whole.finish_build()
+            vars(index._whole).update(state_before)
         return index
 
     @property

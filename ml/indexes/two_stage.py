@@ -10,7 +10,7 @@ from ml import options as component_options
 from ml.distances import EUCLIDEAN, Distance, load_distance
 from ml.errors import WrongShape
 from ml.indexes.base import Device, IndexOptions, LocalIndex, Neighbours
-from ml.indexes.common.cells import MAX_FLAT_FACES, default_cell_count, has_outgrown, imbalance
+from ml.indexes.common.cells import MAX_FLAT_FACES, choose_fitted, default_cell_count, has_outgrown, imbalance
 from ml.indexes.common.compressed_lists import MIN_TRAINING_ROWS, CompressedLists
 from ml.indexes.common.inverted_lists import Scan, first_k, id_selector
 from ml.indexes.common.row_store import RowStore
@@ -58,7 +58,7 @@ class TwoStageIndex(LocalIndex):
             raise WrongShape("p", "1 or more cells", p)
         self.options = component_options.from_options(TwoStageOptions, further)
         self.p, self.m, self.seed = p, m, seed
-        self.trained_on, self.trained_imbalance, self._removed = 0, 1.0, 0
+        self.trained_on, self.trained_imbalance, self._removed, self._last_fitted = 0, 1.0, 0, -1
         self._store = RowStore(dim, (folder or Path(".")) if self.options.rows == "file" else None)
         self._lists: CompressedLists | None = None
 
@@ -80,7 +80,7 @@ class TwoStageIndex(LocalIndex):
         folder = Path(getattr(body, "name", ".")).parent
         index = cls(header["dim"], load_distance(header["metric"]), folder=folder, **state["options"])
         index.trained_on, index.trained_imbalance = state["trained_on"], state["trained_imbalance"]
-        index._removed = state["removed"]
+        index._removed, index._last_fitted = state["removed"], state["last_fitted"]
         ids, slots = (np.frombuffer(body.read(8 * state["count"]), np.int64) for _ in range(2))
         for start in range(0, len(ids), ROWS_PER_READ):
             part = slice(start, start + ROWS_PER_READ)
@@ -145,6 +145,7 @@ class TwoStageIndex(LocalIndex):
     def finish_build(self) -> None:
         """Take the present size as the size the cells were made for."""
         self.trained_on, self._removed = len(self), 0
+        self._last_fitted = int(self._store.ids[-1]) if len(self) else -1
 
     def remove(self, ids: Ids) -> None:
         """Remove these (n,) ids; ids that are not present are ignored. An index that is empty then has no cells."""
@@ -157,11 +158,16 @@ class TwoStageIndex(LocalIndex):
         if not len(self):
             self._lists = None
         elif self._lists is not None and len(slots):
-            self._lists.remove(slots, self._store.read_slots, self.metric)
+            self._lists.remove(slots, self._read_fitted, self.metric)
+
+    def _read_fitted(self, slots: Ids) -> Rows:
+        """Return the rows of a cell's slots that make its centroid: see `choose_fitted`."""
+        return choose_fitted(self._store.find_ids(slots), self._store.read_slots(slots), self._last_fitted)
 
     def _add(self, ids: Ids, rows: Rows) -> None:
         if self._lists is None and not len(self):
             self.train(rows)
+            self._last_fitted = int(ids.max())
         slots = self._store.add(ids, rows)
         if self._lists is not None:
             self._lists.add(slots, rows)
@@ -221,6 +227,7 @@ class TwoStageIndex(LocalIndex):
             "trained_on": self.trained_on,
             "trained_imbalance": self.trained_imbalance,
             "removed": self._removed,
+            "last_fitted": self._last_fitted,
         }
         return write_snapshot(path, self._header(state), self._write_body)
 

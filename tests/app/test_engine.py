@@ -757,7 +757,7 @@ def test_where_nothing_is_known_there_is_no_similarity(gallery: GalleryWriter, e
 def test_strangers_are_those_whom_the_model_has_not_learned_from(resources: Resources) -> None:
     held_out = StrangerSearches.from_distances("held-out", np.linspace(5, 9, 50), np.arange(50), 90)
     kept = {"identity": OpenSetCalibration(DecisionRule(), (held_out,)).to_dict()}
-    model = replace(make_model("m-learned"), provenance={"training": "t", "changes": {"staff": 7}, "open_set": kept})
+    model = replace(make_model(f"m-{uuid4()}"), provenance={"training": "t", "changes": {"staff": 7}, "open_set": kept})
     gallery = GalleryWriter(resources).make(model)
     rows, subjects = people(40, 3)
     gallery.add({model.id: rows}, subjects)
@@ -778,7 +778,7 @@ def test_people_who_come_after_a_training_are_strangers_to_its_model(
     kept = StrangerSearches.from_distances("held-out", np.linspace(5, 9, 50), np.arange(50), 90)
     known_set = {"identity": OpenSetCalibration(DecisionRule(), (kept,)).to_dict()}
     learned = {"training": "t", "changes": {"staff": 1}, "open_set": known_set}
-    model = replace(make_model("m-learned"), provenance=learned)
+    model = replace(make_model(f"m-{uuid4()}"), provenance=learned)
     gallery = GalleryWriter(resources).make(model)
     rows, subjects = people(40, 3)
     gallery.add({model.id: rows}, subjects)
@@ -795,7 +795,7 @@ def test_faces_that_are_changed_after_a_training_show_no_strangers(resources: Re
     kept = StrangerSearches.from_distances("held-out", np.linspace(5, 9, 50), np.arange(50), 90)
     known_set = {"identity": OpenSetCalibration(DecisionRule(), (kept,)).to_dict()}
     learned = {"training": "t", "changes": {"staff": 1}, "open_set": known_set}
-    model = replace(make_model("m-learned"), provenance=learned)
+    model = replace(make_model(f"m-{uuid4()}"), provenance=learned)
     gallery = GalleryWriter(resources).make(model)
     rows, subjects = people(40, 3)
     gallery.add({model.id: rows}, subjects)

@@ -1,5 +1,6 @@
 """Cells keep nothing of those whose faces were removed, and go on finding the others."""
 
+from pathlib import Path
 from typing import Any
 
 import faiss
@@ -9,6 +10,7 @@ import pytest
 from ml import registry
 from ml.distances import EUCLIDEAN, INNER_PRODUCT, Distance
 from ml.distances.averaged import Averaged
+from ml.indexes import load
 from ml.indexes.base import Index
 from ml.types import Rows
 
@@ -89,3 +91,24 @@ def test_cells_stay_good_while_faces_come_and_go(kind: str, metric: Distance) ->
         rows[chosen] = later[chosen]
         index.add(chosen, rows[chosen])
     assert measure_recall(index, rows[::10]) > 0.85
+
+
+@each_index
+def test_faces_are_still_found_where_others_who_are_unlike_all_of_them_come_and_go(
+    kind: str, metric: Distance, tmp_path: Path
+) -> None:
+    """Those who come fill one cell, of which they are not a part of the centroid."""
+    rows = np.concatenate(draw_people())
+    index: Index = registry.build("indexes", kind, dim=DIM, metric=metric, p=CELLS)
+    index.add(np.arange(len(rows)), rows)
+    index.finish_build()
+    unlike = 8 * rows[-1] + np.random.default_rng(3).normal(0, 0.02, (200, DIM)).astype(np.float32)
+    ids = len(rows) + np.arange(len(unlike))
+    index.add(ids, unlike)
+    found = measure_recall(index, rows)
+    for one in ids[:20]:
+        index.remove(np.array([one]))
+        assert measure_recall(index, rows) > found - 0.005
+    restored = load(tmp_path / "index", index.save(tmp_path / "index"))
+    restored.remove(ids[20:21])
+    assert measure_recall(restored, rows) > found - 0.005

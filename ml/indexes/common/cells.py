@@ -63,13 +63,25 @@ def move_centroids(
 
     So an index keeps nothing of a person of whom a cell was full. An empty cell takes the mean of the other centroids.
     quantizer: the faiss.IndexFlat of the centroids; sizes: (p,) faces in each cell, not all 0
-    read_rows: returns the (n, d) rows of a cell
+    read_rows: returns the (n, d) rows of a cell that make its centroid: see `choose_fitted`
     """
     flat = faiss.downcast_index(quantizer)
     centroids = faiss.rev_swig_ptr(flat.get_xb(), flat.ntotal * flat.d).reshape(flat.ntotal, flat.d)
     for cell in cells[sizes[cells] > 0].tolist():
         centroids[cell] = _find_centre(read_rows(cell), metric)
     centroids[cells[sizes[cells] == 0]] = _find_centre(centroids[sizes > 0], metric)
+
+
+def choose_fitted(ids: Ids, rows: Rows, last_fitted: int) -> Rows:
+    """Return the (n, d) rows of a cell that were there when the cells were placed, or all if none of these is left.
+
+    Those who came later may be unlike them all. With these, the centroid of a cell would move away from the others,
+    which no search for them would find there any more.
+
+    ids: (n,), rising with time; last_fitted: the last of that time
+    """
+    is_fitted = ids <= last_fitted
+    return rows[is_fitted] if is_fitted.any() else rows
 
 
 def _find_centre(rows: Rows, metric: Distance) -> Rows:

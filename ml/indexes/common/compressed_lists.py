@@ -88,7 +88,7 @@ class CompressedLists:
     def remove(self, slots: Ids, read_rows: Callable[[Ids], Rows], metric: Distance) -> None:
         """Remove (n,) slots, but not the last. It reads the ids of all lists, 10 ms for a million faces.
 
-        read_rows: returns the (n, dim) rows of (n,) slots
+        read_rows: returns those of the (n, dim) rows of (n,) slots that make the centroid of their cell
         """
         before = self.sizes
         self._lists.remove_ids(faiss.IDSelectorBatch(slots))
