@@ -92,7 +92,7 @@ class IvfIndex(InvertedListIndex):
         self._copy_to_gpu()
 
     def set_state(self, state: dict[str, Any], lists: Any) -> None:
-        """Take over what a snapshot kept. See `InvertedListIndex.set_state`. Raises KeyError for an earlier version's."""
+        """Take over what a snapshot kept. See `InvertedListIndex.set_state`. Raises KeyError for one of before."""
         self.last_fitted = state["last_fitted"]
         super().set_state(state, lists)
         self._copy_to_gpu()
