@@ -2,6 +2,8 @@
 
 import base64
 import os
+import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,7 @@ from app.storage.audit_log.spool import AuditSpool
 from app.storage.blob_store import Blobs
 from app.storage.fingerprints import Fingerprinter
 from app.storage.model_cache import LBP_MODEL
+from app.storage.text_encodings import list_text_encodings
 from tests.killed_process import kill_process, kill_saving_process
 from tests.service import USUAL_ERASURE_SECONDS
 from tests.workers.test_erase import context
@@ -554,6 +557,35 @@ def test_a_receipt_is_signed_only_after_the_database_is_compacted(
     assert read(resources, erasure.id).state == "final"
     complete_erasures(context(resources))
     assert tried == [resources.database] * 2, "without anything erased, nothing is compacted"
+
+
+def test_others_can_write_while_texts_are_fingerprinted(resources: Resources, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+
+    def write_meanwhile(text: str) -> set[bytes]:
+        with sqlite3.connect(resources.settings.home / "likeness.sqlite", timeout=0.1) as other:
+            other.execute("begin immediate")
+        tried.append(text)
+        return list_text_encodings(text)
+
+    monkeypatch.setattr(completion, "list_text_encodings", write_meanwhile)
+    erasure = make_erasure(resources, targets=READY)
+    complete_erasures(context(resources))
+    assert read(resources, erasure.id).state == "final"
+    assert set(tried) == {"ann", "a badge of hers"}
+
+
+@pytest.mark.parametrize(
+    "text", ["x" + 9 * "ü1 " * 1_000, "\ufdfa" * 21_000, "Zo" + "\u0308\u0316" * 16_000 + "e"], ids=ascii
+)
+def test_the_start_of_a_long_text_has_the_fingerprints_of_the_whole(resources: Resources, text: str) -> None:
+    """With 64 KiB of U+FDFA, which stands for 18 characters, the encodings of the whole have ten megabytes."""
+    fingerprinter = Fingerprinter(resources.installation_key)
+    start = time.process_time()
+    made = completion._make_fingerprints(resources.installation_key, {"texts": [text], "vectors": []})
+    assert time.process_time() - start < 0.5
+    whole = fingerprinter.make_all("text", {encoding[:300] for encoding in list_text_encodings(text)})
+    assert {one.mac for one in whole} == {one["mac"] for one in made}
 
 
 def write_snapshot(resources: Resources, change: int) -> Path:

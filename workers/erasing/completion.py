@@ -4,7 +4,7 @@ import base64
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -21,7 +21,8 @@ from app.galleries.scrubbing import scrub_job_items, scrub_reports
 from app.learning.refit import list_models_that_read
 from app.resources import Resources
 from app.serving.index_snapshots import SnapshotStore
-from app.storage.fingerprints import Fingerprinter
+from app.storage.fingerprints import MAX_BYTES, Fingerprinter
+from app.storage.installation_key import InstallationKey
 from app.storage.text_encodings import list_text_encodings
 from workers.cleanup.stored_files import remove_late_files, remove_photo_files, remove_unfinished_photos
 from workers.cleanup.uploads import remove_uploads_of
@@ -30,6 +31,8 @@ from workers.erasing.blockers import find_blocker
 from workers.erasing.kept_snapshots import erase_from_kept_snapshots
 from workers.erasing.unfinished_restores import remove_unfinished_restores
 
+MAX_FINGERPRINTED_CHARACTERS = 4 * MAX_BYTES
+"""In every form, so many make more bytes than a fingerprint is of."""
 MAX_ERASURES = 20
 """How many are completed together; other jobs have their turns between."""
 
@@ -54,7 +57,7 @@ def complete_erasures(context: JobContext) -> None:
             if not resources.blobs.empty_trash():  # nobody can tell whose files are left
                 ready = set()
         counts = {name: count | snapshots.get(name, {}) for name, count in counts.items()}
-        _note_scrubbed(resources, counts, _list_models(resources, ready))
+        _note_scrubbed(resources, counts, _prepare_seals(resources, ready))
     with writing(resources.database) as session:
         scrubbed = list(session.scalars(select(Erasure.id).where(Erasure.state == SCRUBBED)))
     if (erased or scrubbed) and compact_deleted(resources.database):
@@ -127,18 +130,31 @@ def _remove_late_files(context: JobContext, ready: set[str]) -> None:
             remove_photo_files(context, erasure.collection_id, erasure.targets["images"])
 
 
-def _list_models(resources: Resources, ready: set[str]) -> dict[str, list[str]]:
-    """Return erasure id -> the models that have read what is erased. No training that has read it runs any more."""
+class _Seal(NamedTuple):
+    """What a receipt says that takes long to find: so it is found before the transaction that keeps others waiting.
+
+    models: those that have read what is erased; fingerprints: of its texts and vectors, as values for JSON
+    """
+
+    models: list[str]
+    fingerprints: list[dict[str, Any]]
+
+
+def _prepare_seals(resources: Resources, ready: set[str]) -> dict[str, _Seal]:
+    """Return erasure id -> its seal. No training that has read what is erased runs any more."""
+    key = resources.installation_key
     with reading(resources.database) as session:
         chosen = select(Erasure).where(Erasure.id.in_(ready), Erasure.state == PENDING)
-        key = resources.installation_key
-        return {row.id: list_models_that_read(session, key, row) for row in session.scalars(chosen).all()}
+        erasures = session.scalars(chosen).all()
+        models = {erasure.id: list_models_that_read(session, key, erasure) for erasure in erasures}
+        targets = {erasure.id: erasure.targets for erasure in erasures}
+    return {name: _Seal(models[name], _make_fingerprints(key, of_erasure)) for name, of_erasure in targets.items()}
 
 
-def _note_scrubbed(resources: Resources, counts: dict[str, dict[str, int]], models: dict[str, list[str]]) -> None:
+def _note_scrubbed(resources: Resources, counts: dict[str, dict[str, int]], seals: dict[str, _Seal]) -> None:
     """Delete the snapshots of what was scrubbed. What is ready loses its targets, and keeps what the receipt says.
 
-    models: of the erasures that are ready, those that have read what is erased
+    seals: of the erasures that are ready
     """
     snapshots = SnapshotStore(resources.indexes)
     with writing(resources.database) as session:
@@ -147,15 +163,15 @@ def _note_scrubbed(resources: Resources, counts: dict[str, dict[str, int]], mode
             deleted = snapshots.delete_erased(erasure.collection_id, erasure.collection_created_at, erasure.change)
             total = _add(erasure.targets.get("counts", {}), counts[erasure.id] | {"snapshots": deleted})
             erasure.targets = erasure.targets | {"counts": total}
-            if erasure.id in models:
-                _seal(session, resources, erasure, models[erasure.id])
+            if erasure.id in seals:
+                _seal(session, resources, erasure, seals[erasure.id])
 
 
 def _add(first: dict[str, int], second: dict[str, int]) -> dict[str, int]:
     return first | {name: first.get(name, 0) + count for name, count in second.items()}
 
 
-def _seal(session: Session, resources: Resources, erasure: Erasure, models: list[str]) -> None:
+def _seal(session: Session, resources: Resources, erasure: Erasure, seal: _Seal) -> None:
     """Write down what the receipt says, and forget the names."""
     key, targets, collection = resources.installation_key, erasure.targets, erasure.collection_id
     removed = erasure.contents["removed"]
@@ -168,19 +184,21 @@ def _seal(session: Session, resources: Resources, erasure: Erasure, models: list
         "subject": None if subject is None else hash_subject(key, collection, subject),
         "faces": targets["faces"][:MAX_LISTED_IDS],
         "photos": sorted(hash_photo(key, image) for image in targets["images"][:MAX_LISTED_IDS]),
-        "models": models,
+        "models": seal.models,
     }
-    erasure.fingerprints = _make_fingerprints(resources, targets)
+    erasure.fingerprints = seal.fingerprints + list(targets["fingerprints"].values())
     erasure.targets = {}
     erasure.state = SCRUBBED
 
 
-def _make_fingerprints(resources: Resources, targets: dict[str, Any]) -> list[dict[str, Any]]:
-    fingerprinter = Fingerprinter(resources.installation_key)
-    texts = {form for text in targets["texts"] for form in list_text_encodings(text)}
-    made = fingerprinter.make_all("text", sorted(texts))
+def _make_fingerprints(key: InstallationKey, targets: dict[str, Any]) -> list[dict[str, Any]]:
+    """Make the fingerprints of the texts and vectors. The start of a long text is enough: see `Fingerprinter.make`."""
+    fingerprinter = Fingerprinter(key)
+    starts = {text[:MAX_FINGERPRINTED_CHARACTERS] for text in targets["texts"]}
+    encodings = {encoding[:MAX_BYTES] for text in starts for encoding in list_text_encodings(text)}
+    made = fingerprinter.make_all("text", sorted(encodings))
     made += fingerprinter.make_all("vector", map(base64.b64decode, targets["vectors"]))
-    return [fingerprint.to_dict() for fingerprint in made] + list(targets["fingerprints"].values())
+    return [fingerprint.to_dict() for fingerprint in made]
 
 
 def _finish(resources: Resources, erasures: Sequence[str]) -> None:
