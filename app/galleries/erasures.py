@@ -3,6 +3,7 @@
 import base64
 import math
 from collections.abc import Iterable, Iterator, Mapping, Set
+from itertools import islice
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, func, or_, select
@@ -14,8 +15,12 @@ from app.db.visibility import ALL_ROWS
 from app.queue.jobs import enqueue
 from app.queue.messages import Erase
 from app.queue.moments import find_latest_moment
+from app.storage.fingerprints import MAX_BYTES
 
 MAX_FINGERPRINTED_FACES = 1_000
+MAX_FINGERPRINTED_TEXTS = 20_000
+MAX_FINGERPRINTED_CHARACTERS = 4 * MAX_BYTES
+"""Of each text. In every form of Unicode, so many make more bytes than a fingerprint is of."""
 """Faces of one erasure whose bytes a scan can recognise later."""
 NAMES_PER_BATCH = 1_000
 VECTOR_BYTES = 64
@@ -155,7 +160,7 @@ def describe_erased(
             EXTERNAL_ID: subject.external_id if subject else None,
             MERGED: _list_merged(session, subject) if subject else [],
             "names": sorted(list_names(session, erasure.collection_id, chosen, is_whole) | _name_subject(subject)),
-            "texts": sorted(set(_iterate_texts(session, faces, people))),
+            "texts": _list_texts(session, faces, people),
             "vectors": _read_vector_starts(session, faces),
         }
     )
@@ -239,6 +244,15 @@ def _iterate_names(faces: Any, people: list[Subject]) -> Iterator[str]:
     for person in people:
         yield from filter(None, [person.id, person.external_id, *_list_merged_names(person.merged_subjects)])
     yield from filter(None, [face.external_image_id for face in faces])
+
+
+def _list_texts(session: Session, faces: Any, people: list[Subject]) -> list[str]:
+    """List the starts of the texts that are fingerprinted, those by which the faces and people are called first.
+
+    There may be 1,000 with each face, and a row of the erasure that is written anew at each of its steps holds them.
+    """
+    texts = islice(_iterate_texts(session, faces, people), MAX_FINGERPRINTED_TEXTS)
+    return sorted({text[:MAX_FINGERPRINTED_CHARACTERS] for text in texts})
 
 
 def _iterate_texts(session: Session, faces: Any, people: list[Subject]) -> Iterator[str]:

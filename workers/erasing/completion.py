@@ -15,7 +15,7 @@ from app.db.tables import Erasure, Follower, now
 from app.galleries.answer_scrubbing import scrub_answers
 from app.galleries.erased_names import ErasedNames
 from app.galleries.erasure_receipts import MAX_LISTED_IDS, hash_photo, hash_subject, sign_receipt
-from app.galleries.erasures import FINAL, PENDING, SCRUBBED
+from app.galleries.erasures import FINAL, MAX_FINGERPRINTED_CHARACTERS, PENDING, SCRUBBED
 from app.galleries.protocol_files import scrub_queued_evaluations
 from app.galleries.scrubbing import scrub_job_items, scrub_reports
 from app.learning.refit import list_models_that_read
@@ -31,8 +31,6 @@ from workers.erasing.blockers import find_blocker
 from workers.erasing.kept_snapshots import erase_from_kept_snapshots
 from workers.erasing.unfinished_restores import remove_unfinished_restores
 
-MAX_FINGERPRINTED_CHARACTERS = 4 * MAX_BYTES
-"""In every form, so many make more bytes than a fingerprint is of."""
 MAX_ERASURES = 20
 """How many are completed together; other jobs have their turns between."""
 
