@@ -18,10 +18,10 @@ from app.queue.moments import find_latest_moment
 from app.storage.fingerprints import MAX_BYTES
 
 MAX_FINGERPRINTED_FACES = 1_000
+"""Faces of one erasure whose bytes a scan can recognise later."""
 MAX_FINGERPRINTED_TEXTS = 20_000
 MAX_FINGERPRINTED_CHARACTERS = 4 * MAX_BYTES
 """Of each text. In every form of Unicode, so many make more bytes than a fingerprint is of."""
-"""Faces of one erasure whose bytes a scan can recognise later."""
 NAMES_PER_BATCH = 1_000
 VECTOR_BYTES = 64
 """Of each embedding, its first bytes are kept until they are fingerprinted."""
@@ -247,12 +247,20 @@ def _iterate_names(faces: Any, people: list[Subject]) -> Iterator[str]:
 
 
 def _list_texts(session: Session, faces: Any, people: list[Subject]) -> list[str]:
-    """List the starts of the texts that are fingerprinted, those by which the faces and people are called first.
+    """List the starts of the texts to be fingerprinted, those by which the faces and people are called first.
 
     There may be 1,000 with each face, and a row of the erasure that is written anew at each of its steps holds them.
     """
-    texts = islice(_iterate_texts(session, faces, people), MAX_FINGERPRINTED_TEXTS)
-    return sorted({text[:MAX_FINGERPRINTED_CHARACTERS] for text in texts})
+    starts = (text[:MAX_FINGERPRINTED_CHARACTERS] for text in _iterate_texts(session, faces, people))
+    return list(islice(_iterate_distinct(starts), MAX_FINGERPRINTED_TEXTS))
+
+
+def _iterate_distinct(texts: Iterable[str]) -> Iterator[str]:
+    known = set[str]()
+    for text in texts:
+        if text not in known:
+            known.add(text)
+            yield text
 
 
 def _iterate_texts(session: Session, faces: Any, people: list[Subject]) -> Iterator[str]:

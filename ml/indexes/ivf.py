@@ -8,6 +8,7 @@ from ml.distances import EUCLIDEAN, Distance
 from ml.errors import WrongShape
 from ml.indexes.base import Device, IndexOptions
 from ml.indexes.common.cells import (
+    MAX_REPLACED_SHARE,
     choose_fitted,
     default_cell_count,
     fit_centroids,
@@ -44,7 +45,7 @@ class IvfIndex(InvertedListIndex):
         if p is not None and p < 1:
             raise WrongShape("p", "1 or more cells", p)
         self.p, self.m, self.seed = p, m, seed
-        self.trained_on, self.trained_imbalance, self.last_fitted = 0, 1.0, -1
+        self.trained_on, self.trained_imbalance, self.last_fitted, self.removed_fitted = 0, 1.0, -1, 0
         self._gpu = GpuCopy() if use_gpu(device) else None
 
     @classmethod
@@ -80,15 +81,18 @@ class IvfIndex(InvertedListIndex):
         return self
 
     def needs_rebuild(self) -> bool:
-        """Whether there are more than twice the faces of the training, or the cells are twice as unbalanced."""
+        """Whether there are more than twice the faces of the training, the cells are twice as unbalanced, or most of
+        the faces are gone for which they were placed."""
         if self._lists is None or not len(self):
             return False
+        if self.removed_fitted > MAX_REPLACED_SHARE * self.trained_on:
+            return True
         return has_outgrown(self.sizes, self.trained_on, self.trained_imbalance)
 
     def finish_build(self) -> None:
         """Take the present size as the size the cells were made for, and give back what the lists do not need."""
         super().finish_build()
-        self.trained_on, self.last_fitted = len(self), self._find_last()
+        self.trained_on, self.last_fitted, self.removed_fitted = len(self), self._find_last(), 0
         self._copy_to_gpu()
 
     def set_state(self, state: dict[str, Any], lists: Any) -> None:
@@ -108,6 +112,7 @@ class IvfIndex(InvertedListIndex):
         removed = before - len(self)
         if not removed:
             return
+        self.removed_fitted += min(removed, int(np.count_nonzero(np.asarray(ids) <= self.last_fitted)))
         if len(self):
             cells = np.flatnonzero(self.sizes < sizes)
             move_centroids(self._lists.quantizer, cells, self.sizes, self._read_cell, self.metric)
@@ -130,7 +135,7 @@ class IvfIndex(InvertedListIndex):
     def _add(self, ids: Ids, rows: Rows) -> None:
         if self._lists is None:
             self.train(rows)
-            self.last_fitted = int(ids.max())
+            self.last_fitted, self.removed_fitted = int(ids.max()), 0
         super()._add(ids, rows)
         if self._gpu is not None:
             self._gpu.add(ids, rows)
@@ -144,5 +149,5 @@ class IvfIndex(InvertedListIndex):
 
     def state(self) -> dict[str, Any]:
         """Return the attributes that a snapshot keeps."""
-        kept = ("p", "m", "seed", "trained_on", "trained_imbalance", "last_fitted")
+        kept = ("p", "m", "seed", "trained_on", "trained_imbalance", "last_fitted", "removed_fitted")
         return {name: getattr(self, name) for name in kept}

@@ -112,3 +112,23 @@ def test_faces_are_still_found_where_others_who_are_unlike_all_of_them_come_and_
     restored = load(tmp_path / "index", index.save(tmp_path / "index"))
     restored.remove(ids[20:21])
     assert measure_recall(restored, rows) > found - 0.005
+
+
+@each_index
+def test_those_who_replace_nearly_all_others_are_found_and_have_an_index_built_anew(
+    kind: str, metric: Distance
+) -> None:
+    """Of each cell, a face or two are left for which it was placed."""
+    rows = np.concatenate(draw_people())
+    index: Index = registry.build("indexes", kind, dim=DIM, metric=metric, p=CELLS)
+    index.add(np.arange(len(rows)), rows)
+    index.finish_build()
+    assert not index.needs_rebuild()
+    order = np.random.default_rng(4).permutation(len(rows))
+    for chosen in np.array_split(order[: -2 * CELLS], 40):
+        index.add(len(rows) + chosen, rows[chosen])
+        index.remove(chosen)
+    assert measure_recall(index, rows[::10]) > 0.9
+    assert index.needs_rebuild()
+    index.finish_build()
+    assert not index.needs_rebuild() or kind == "two_stage"

@@ -588,6 +588,18 @@ def test_the_start_of_a_long_text_has_the_fingerprints_of_the_whole(resources: R
     assert {one.mac for one in whole} == {one["mac"] for one in made}
 
 
+def test_an_erasure_has_so_many_fingerprints_of_texts_the_names_first(
+    resources: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(completion, "MAX_TEXT_FINGERPRINTS", 100)
+    texts = ["Ada Example", *(f"é ﬁ/{number:05}" for number in range(1_000))]
+    made = completion._make_fingerprints(resources.installation_key, {"texts": texts, "vectors": []})
+    assert 50 < len(made) <= 100
+    first = Fingerprinter(resources.installation_key).make("text", b"Ada Example")
+    assert first is not None
+    assert first.mac in {one["mac"] for one in made}
+
+
 def write_snapshot(resources: Resources, change: int) -> Path:
     record = resources.indexes / f"snapshot-{change}.json"
     values = f'"collection": "staff", "collection_created_at": 5.0, "change": {change}, "file": "none"'

@@ -3,7 +3,7 @@
 import base64
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from sqlalchemy import func, select
@@ -31,6 +31,8 @@ from workers.erasing.blockers import find_blocker
 from workers.erasing.kept_snapshots import erase_from_kept_snapshots
 from workers.erasing.unfinished_restores import remove_unfinished_restores
 
+MAX_TEXT_FINGERPRINTS = 50_000
+"""Of one erasure: 5 MB in a row that is read and written whole. A text has up to 60, most have two."""
 MAX_ERASURES = 20
 """How many are completed together; other jobs have their turns between."""
 
@@ -55,7 +57,8 @@ def complete_erasures(context: JobContext) -> None:
             if not resources.blobs.empty_trash():  # nobody can tell whose files are left
                 ready = set()
         counts = {name: count | snapshots.get(name, {}) for name, count in counts.items()}
-        _note_scrubbed(resources, counts, _prepare_seals(resources, ready))
+        for name in sorted(counts):
+            _note_scrubbed(resources, name, counts[name], _prepare_seal(resources, name) if name in ready else None)
     with writing(resources.database) as session:
         scrubbed = list(session.scalars(select(Erasure.id).where(Erasure.state == SCRUBBED)))
     if (erased or scrubbed) and compact_deleted(resources.database):
@@ -138,31 +141,30 @@ class _Seal(NamedTuple):
     fingerprints: list[dict[str, Any]]
 
 
-def _prepare_seals(resources: Resources, ready: set[str]) -> dict[str, _Seal]:
-    """Return erasure id -> its seal. No training that has read what is erased runs any more."""
+def _prepare_seal(resources: Resources, name: str) -> _Seal | None:
+    """Return the seal of an erasure that is pending. No training that has read what is erased runs any more."""
     key = resources.installation_key
     with reading(resources.database) as session:
-        chosen = select(Erasure).where(Erasure.id.in_(ready), Erasure.state == PENDING)
-        erasures = session.scalars(chosen).all()
-        models = {erasure.id: list_models_that_read(session, key, erasure) for erasure in erasures}
-        targets = {erasure.id: erasure.targets for erasure in erasures}
-    return {name: _Seal(models[name], _make_fingerprints(key, of_erasure)) for name, of_erasure in targets.items()}
+        erasure = session.get(Erasure, name)
+        if erasure is None or erasure.state != PENDING:
+            return None
+        models, targets = list_models_that_read(session, key, erasure), erasure.targets
+    return _Seal(models, _make_fingerprints(key, targets))
 
 
-def _note_scrubbed(resources: Resources, counts: dict[str, dict[str, int]], seals: dict[str, _Seal]) -> None:
-    """Delete the snapshots of what was scrubbed. What is ready loses its targets, and keeps what the receipt says.
-
-    seals: of the erasures that are ready
-    """
+def _note_scrubbed(resources: Resources, name: str, counts: dict[str, int], seal: _Seal | None) -> None:
+    """Delete the snapshots of what was scrubbed. With a seal, it loses its targets, and keeps what the receipt says."""
     snapshots = SnapshotStore(resources.indexes)
     with writing(resources.database) as session:
-        chosen = select(Erasure).where(Erasure.id.in_(counts), Erasure.state == PENDING).order_by(Erasure.id)
-        for erasure in session.scalars(chosen.with_for_update()):
-            deleted = snapshots.delete_erased(erasure.collection_id, erasure.collection_created_at, erasure.change)
-            total = _add(erasure.targets.get("counts", {}), counts[erasure.id] | {"snapshots": deleted})
-            erasure.targets = erasure.targets | {"counts": total}
-            if erasure.id in seals:
-                _seal(session, resources, erasure, seals[erasure.id])
+        chosen = select(Erasure).where(Erasure.id == name, Erasure.state == PENDING)
+        erasure = session.scalar(chosen.with_for_update())
+        if erasure is None:
+            return
+        deleted = snapshots.delete_erased(erasure.collection_id, erasure.collection_created_at, erasure.change)
+        total = _add(erasure.targets.get("counts", {}), counts | {"snapshots": deleted})
+        erasure.targets = erasure.targets | {"counts": total}
+        if seal is not None:
+            _seal(session, resources, erasure, seal)
 
 
 def _add(first: dict[str, int], second: dict[str, int]) -> dict[str, int]:
@@ -192,17 +194,19 @@ def _seal(session: Session, resources: Resources, erasure: Erasure, seal: _Seal)
 def _make_fingerprints(key: InstallationKey, targets: dict[str, Any]) -> list[dict[str, Any]]:
     """Make the fingerprints of the texts and vectors. The start of a long text is enough: see `Fingerprinter.make`."""
     fingerprinter = Fingerprinter(key)
-    starts = {text[:MAX_FINGERPRINTED_CHARACTERS] for text in targets["texts"]}
-    encodings = {encoding[:MAX_BYTES] for text in starts for encoding in list_text_encodings(text)}
-    made = fingerprinter.make_all("text", sorted(encodings))
+    starts = (text[:MAX_FINGERPRINTED_CHARACTERS] for text in targets["texts"])
+    encodings = (encoding[:MAX_BYTES] for text in dict.fromkeys(starts) for encoding in list_text_encodings(text))
+    made = fingerprinter.make_all("text", sorted(set(islice(encodings, MAX_TEXT_FINGERPRINTS))))
     made += fingerprinter.make_all("vector", map(base64.b64decode, targets["vectors"]))
     return [fingerprint.to_dict() for fingerprint in made]
 
 
 def _finish(resources: Resources, erasures: Sequence[str]) -> None:
     """Sign the receipts of erasures that were scrubbed before the database was compacted."""
-    with writing(resources.database) as session:
-        chosen = select(Erasure).where(Erasure.id.in_(erasures), Erasure.state == SCRUBBED).order_by(Erasure.id)
-        for erasure in session.scalars(chosen.with_for_update()):
-            erasure.state, erasure.finished_at = FINAL, now()
-            erasure.signature = sign_receipt(resources.installation_key, erasure)
+    for name in sorted(erasures):
+        with writing(resources.database) as session:
+            chosen = select(Erasure).where(Erasure.id == name, Erasure.state == SCRUBBED)
+            erasure = session.scalar(chosen.with_for_update())
+            if erasure is not None:
+                erasure.state, erasure.finished_at = FINAL, now()
+                erasure.signature = sign_receipt(resources.installation_key, erasure)

@@ -14,6 +14,10 @@ MAX_FLAT_FACES = 10_000
 """Up to this size a search is exhaustive: 0.15 ms on one core at 128 numbers a face, less than a request's overhead."""
 
 MAX_GROWTH = 2.0
+MIN_FITTED_SHARE = 0.1
+"""Of the faces of a cell, those for which it was placed make its centroid alone while they are so many."""
+MAX_REPLACED_SHARE = 0.5
+"""An index is built anew once more of the faces for which its cells were placed are gone."""
 MAX_IMBALANCE_GROWTH = 2.0
 """An index is worth rebuilding when its size, or the imbalance of its cells, exceeds that at training so many times."""
 
@@ -73,15 +77,16 @@ def move_centroids(
 
 
 def choose_fitted(ids: Ids, rows: Rows, last_fitted: int) -> Rows:
-    """Return the (n, d) rows of a cell that were there when the cells were placed, or all if none of these is left.
+    """Return the (n, d) rows of a cell that were there when the cells were placed, or all if few of these are left.
 
     Those who came later may be unlike them all. With these, the centroid of a cell would move away from the others,
-    which no search for them would find there any more.
+    which no search for them would find there any more. Nor would those who came later be found by the few that are
+    left: see MIN_FITTED_SHARE.
 
     ids: (n,), rising with time; last_fitted: the last of that time
     """
     is_fitted = ids <= last_fitted
-    return rows[is_fitted] if is_fitted.any() else rows
+    return rows[is_fitted] if np.count_nonzero(is_fitted) >= MIN_FITTED_SHARE * max(1, len(ids)) else rows
 
 
 def _find_centre(rows: Rows, metric: Distance) -> Rows:
