@@ -161,7 +161,7 @@ def test_a_new_collection_is_served_by_it_from_the_first_face_on(installed: None
         for who in (0, 1):
             photo = {"file": ("a.png", images.encode_png(draw(person(who), 0)))}
             answer = client.post(
-                "/v1/collections/staff/faces", files=photo, data={"subject": f"p{who}"}, params={"aligned": "true"}
+                "/v1/collections/staff/faces", files=photo, data={"subject": f"p{who}", "aligned": "true"}
             )
             assert answer.status_code == 201, answer.text
         query = {"file": ("q.png", images.encode_png(draw(person(0), 1)))}
@@ -209,7 +209,7 @@ def test_when_the_weights_go_away_what_is_enrolled_is_still_searched(
     photo = {"file": ("a.png", images.encode_png(draw(person(0), 0)))}
     with run_service(auto) as service:
         service.client.put("/v1/collections/staff").raise_for_status()
-        enrolled = service.client.post("/v1/collections/staff/faces", files=photo, params={"aligned": "true"}).json()
+        enrolled = service.client.post("/v1/collections/staff/faces", files=photo, data={"aligned": "true"}).json()
     monkeypatch.setattr(dlib_resnet, "find_spec", lambda name: None)
     dlib_resnet._session.cache_clear()
     with run_service(auto) as service:

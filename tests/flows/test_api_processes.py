@@ -85,7 +85,7 @@ def wait_for(condition: Callable[[], Any]) -> float:
 
 def enrol(client: httpx.Client, name: str, photo: bytes) -> str:
     answer = client.post(
-        f"{COLLECTION}/faces", params={"aligned": "true"}, data={"external_image_id": name}, files={"file": photo}
+        f"{COLLECTION}/faces", data={"external_image_id": name, "aligned": "true"}, files={"file": photo}
     )
     assert answer.status_code == 201, answer.text
     return str(answer.json()["face_records"][0]["face_id"])
