@@ -98,7 +98,7 @@ async def measure(
     return {
         "rate": round(rate, 1),
         "statuses": count_statuses(records),
-        "wrong answers": sum(not record.is_right for record in records),
+        "wrong answers": dict(Counter(record.kind for record in records if not record.is_right)),
         "p50, p99, ms": [round(find_percentile_ms(records, share), 1) for share in (0.5, 0.99)],
         **{kind: sum(record.kind == kind and record.is_accepted for record in records) for kind in STEADY_SHARES},
         **describe_growth(readings, seconds),
