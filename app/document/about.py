@@ -8,6 +8,7 @@ Face retrieval: galleries, search by face, labels of pairs of faces, and metrics
 - **Keys**: `Authorization: Bearer KEY`, or `x-api-key: KEY`. A role includes those below it: `admin`, `operator`,
   `reader`. A key may be bound to collections. Tokens of an OpenID Connect issuer can be accepted like keys.
 - **Errors** are `application/problem+json`. `code` is for programs; `Retry-After` says when to try again.
+  A parameter of the query that an operation does not know is refused with 422.
 - **Long work** is answered with 202 and the `Location` of its job.
 - **Lists** return a page and, if there is more, the `next_token` of the next page. A page of long `metadata` has
   fewer entries than its `limit`.

@@ -3,7 +3,6 @@
 import base64
 import math
 from collections.abc import Iterable, Iterator, Mapping, Set
-from itertools import islice
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, func, or_, select
@@ -252,15 +251,7 @@ def _list_texts(session: Session, faces: Any, people: list[Subject]) -> list[str
     There may be 1,000 with each face, and a row of the erasure that is written anew at each of its steps holds them.
     """
     starts = (text[:MAX_FINGERPRINTED_CHARACTERS] for text in _iterate_texts(session, faces, people))
-    return list(islice(_iterate_distinct(starts), MAX_FINGERPRINTED_TEXTS))
-
-
-def _iterate_distinct(texts: Iterable[str]) -> Iterator[str]:
-    known = set[str]()
-    for text in texts:
-        if text not in known:
-            known.add(text)
-            yield text
+    return list(dict.fromkeys(starts))[:MAX_FINGERPRINTED_TEXTS]
 
 
 def _iterate_texts(session: Session, faces: Any, people: list[Subject]) -> Iterator[str]:

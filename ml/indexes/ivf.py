@@ -96,7 +96,10 @@ class IvfIndex(InvertedListIndex):
         self._copy_to_gpu()
 
     def set_state(self, state: dict[str, Any], lists: Any) -> None:
-        """Take over what a snapshot kept. See `InvertedListIndex.set_state`. Raises KeyError for one of before."""
+        """Take over what a snapshot kept: see `InvertedListIndex.set_state`.
+
+        Raises KeyError if an earlier version made it, whose centroids may lie elsewhere: it is to be built anew.
+        """
         self.last_fitted = state["last_fitted"]
         super().set_state(state, lists)
         self._copy_to_gpu()

@@ -131,4 +131,4 @@ def test_those_who_replace_nearly_all_others_are_found_and_have_an_index_built_a
     assert measure_recall(index, rows[::10]) > 0.9
     assert index.needs_rebuild()
     index.finish_build()
-    assert not index.needs_rebuild() or kind == "two_stage"
+    assert not index.needs_rebuild()

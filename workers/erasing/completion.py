@@ -194,8 +194,8 @@ def _seal(session: Session, resources: Resources, erasure: Erasure, seal: _Seal)
 def _make_fingerprints(key: InstallationKey, targets: dict[str, Any]) -> list[dict[str, Any]]:
     """Make the fingerprints of the texts and vectors. The start of a long text is enough: see `Fingerprinter.make`."""
     fingerprinter = Fingerprinter(key)
-    starts = (text[:MAX_FINGERPRINTED_CHARACTERS] for text in targets["texts"])
-    encodings = (encoding[:MAX_BYTES] for text in dict.fromkeys(starts) for encoding in list_text_encodings(text))
+    starts = (text[:MAX_FINGERPRINTED_CHARACTERS] for text in targets["texts"])  # an earlier version kept whole texts
+    encodings = (encoding[:MAX_BYTES] for start in starts for encoding in list_text_encodings(start))
     made = fingerprinter.make_all("text", sorted(set(islice(encodings, MAX_TEXT_FINGERPRINTS))))
     made += fingerprinter.make_all("vector", map(base64.b64decode, targets["vectors"]))
     return [fingerprint.to_dict() for fingerprint in made]
