@@ -165,7 +165,7 @@ KNOWN_PROBLEMS: dict[Refusal, tuple[str, str]] = {
     ),
     (503, "Throttling"): (
         "the service is busy or loading, its disk is full, or its database cannot be reached; nothing was stored, "
-        "unless `detail` says that this is not known",
+        "unless `detail` says that a part was, or that this is not known",
         "the database is busy or cannot be reached; nothing of this request was stored",
     ),
     (503, "ModelUnavailable"): ("a stored model is missing or altered", "the model m7 was altered: embedder.npy"),

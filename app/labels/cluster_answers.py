@@ -4,8 +4,11 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations, product
 
 import numpy as np
+from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
+from app.db.session import reading
+from app.db.statement_limits import wait_for_turn
 from app.deps.caller import Caller
 from app.errors import Invalid
 from app.labels import service
@@ -15,16 +18,24 @@ from app.labels.schemas import LabelIn
 from ml.active_learning import FaceGroups, PairAnswers
 from ml.types import Ids
 
+MAX_COPIED_BYTES = 4 * 2**20
+"""Of the note and of the name of the labeller, which each label of an answer has: 100 members and 100 outliers make
+14,950 labels."""
 
-def add_cluster_answer(session: Session, caller: Caller, answer: ClusterAnswerIn) -> ClusterAnswerOut:
+
+def add_cluster_answer(database: Engine, session: Session, caller: Caller, answer: ClusterAnswerIn) -> ClusterAnswerOut:
     """Store "same" for each pair of members, and "not the same" for each member and outlier.
 
-    Raises Invalid if the answer contradicts itself or any of its labels is refused.
+    Contradictions are looked for first, since nobody else writes to SQLite once the session has begun. Labels that
+    others store in the meantime are none.
+    Raises Invalid if the answer contradicts itself, is too long, or any of its labels is refused; Busy.
     """
     _check_lists(answer.members, answer.outliers)
-    labels = list(_iterate_labels(answer))
     by = answer.by or caller.signature
-    contradictions = _find_contradictions(session, labels, by)
+    _check_copied_bytes(answer, by)
+    labels = list(_iterate_labels(answer))
+    with reading(database, caller.collections) as reader, wait_for_turn(reader):
+        contradictions = _find_contradictions(reader, labels, by)
     added = service.add_labels(session, caller, list(enumerate(labels)))
     if added.refused:
         first = added.refused[0]
@@ -42,6 +53,18 @@ def _check_lists(members: Sequence[str], outliers: Sequence[str]) -> None:
             raise Invalid(f"{name} names a face twice")
     if len(members) + len(outliers) < 2:
         raise Invalid("an answer needs two faces or more")
+
+
+def _check_copied_bytes(answer: ClusterAnswerIn, by: str) -> None:
+    """Raises Invalid if the labels of the answer would hold too much text."""
+    members = len(answer.members)
+    count = members * (members - 1) // 2 + members * len(answer.outliers)
+    size = len(answer.note.encode()) + len(by.encode())
+    if count * size > MAX_COPIED_BYTES:
+        raise Invalid(
+            f"the note and the name of the labeller, {size:,} bytes, would be stored with each of the answer's "
+            f"{count:,} labels; they may take {MAX_COPIED_BYTES:,} bytes in all: shorten the note, or name fewer faces"
+        )
 
 
 def _iterate_labels(answer: ClusterAnswerIn) -> Iterable[LabelIn]:

@@ -13,7 +13,7 @@ from app.deps.problems import declare_problems
 from app.deps.roles import LARGE_JSON, OPERATOR, READ
 from app.deps.scopes import ROWS
 from app.deps.server.request_structure import LINES, allow_values
-from app.labels import bulk_labels, cluster_answers, label_suggestions, service, withdrawal
+from app.labels import bulk_labels, cluster_answers, label_suggestions, service
 from app.labels.cluster_schemas import ClusterAnswerIn, ClusterAnswerOut
 from app.labels.schemas import (
     MAX_LABELS,
@@ -26,6 +26,7 @@ from app.labels.schemas import (
     WithdrawnOut,
 )
 from app.labels.streaming import ReceivedDep
+from app.labels.withdrawal import WithdrawalDep
 
 router = APIRouter(prefix="/v1/labels", tags=["labels"], route_class=AnswerRoute)
 CSV = f"face_a,face_b,same,by\n{examples.FACE},{examples.OTHER_FACE},true,{examples.LABELLER}\n"
@@ -105,10 +106,11 @@ def list_labels(
 @router.delete(
     "", summary="Take back all labels of one labeller", openapi_extra=OPERATOR | ROWS | audit_as("label.withdraw")
 )
-def withdraw_labels(session: WriteDep, by: Labeller) -> WithdrawnOut:
+def withdraw_labels(withdrawal: WithdrawalDep, session: WriteDep, by: Labeller) -> WithdrawnOut:
     """The labels are kept, with `withdrawn_at`, but neither searches nor later trainings use them. `pairs` lists those
-    of one collection that are decided otherwise from now on."""
-    return withdrawal.withdraw_labels(session, by)
+    of one collection that are decided otherwise from now on. Many labels are withdrawn in steps, the oldest first: if
+    the request fails, repeat it to withdraw the rest."""
+    return withdrawal.withdraw(session, by)
 
 
 @router.post(
@@ -116,11 +118,14 @@ def withdraw_labels(session: WriteDep, by: Labeller) -> WithdrawnOut:
     summary="Say which faces of a group are one person",
     openapi_extra=ANSWERS | audit_as("label.answer"),
 )
-def answer_cluster(body: ClusterAnswerIn, session: WriteDep, caller: CallerDep) -> ClusterAnswerOut:
+def answer_cluster(
+    body: ClusterAnswerIn, resources: ResourcesDep, session: WriteDep, caller: CallerDep
+) -> ClusterAnswerOut:
     """Stores the pair labels that the answer means: each two members are the same, and no outlier is the same as a
     member. An answer that contradicts itself is refused. Where it differs from earlier labels of others, or from what
-    follows from them, it is stored and the pairs are listed; the majority decides as for any label."""
-    return cluster_answers.add_cluster_answer(session, caller, body)
+    follows from them, it is stored and the pairs are listed; the majority decides as for any label. `note` and the name
+    of the labeller are stored with each label: together they may take 4 MiB."""
+    return cluster_answers.add_cluster_answer(resources.database, session, caller, body)
 
 
 @router.post(

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from app.db.tables import Face
+from app.labels import cluster_answers
+from app.labels.cluster_schemas import MAX_ANSWER_FACES
 from tests.databases import delete_collections
 from tests.gallery import enrol
 from tests.service import Service
@@ -99,6 +101,44 @@ def test_a_labeller_who_changes_their_mind_does_not_contradict_themselves(servic
     assert answer(service, [a, b], [], by="ana").json()["contradictions"] == []
     assert answer(service, [a], [b], by="ana").json() == {"accepted": 1, "contradictions": []}
     assert len(answer(service, [a, b], [], by="ben").json()["contradictions"]) == 1
+
+
+def test_others_write_while_contradictions_are_looked_for(
+    service: Service, faces: list[Face], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All labels of the collection are read and decided for it, which kept all others from writing to SQLite."""
+    a, b, c = faces[:3]
+    read_collection_consensus = cluster_answers.read_collection_consensus
+
+    def read_and_write(*arguments: Any, **more: Any) -> Any:
+        label = {"face_a": a.face_id, "face_b": b.face_id, "same": False, "by": "ana"}
+        service.client.post("/v1/labels", json={"labels": [label]}).raise_for_status()
+        return read_collection_consensus(*arguments, **more)
+
+    monkeypatch.setattr(cluster_answers, "read_collection_consensus", read_and_write)
+    assert answer(service, [a, b, c], [], by="ben").raise_for_status().json()["accepted"] == 3
+
+
+FACES = [[f"{kind}{number}" for number in range(MAX_ANSWER_FACES)] for kind in ("member", "outlier")]
+
+
+@pytest.mark.parametrize(
+    ("texts", "members", "outliers", "code"),
+    [
+        ({"note": "x" * 4_096}, 100, 100, "InvalidParameter"),
+        ({"by": "\N{GRINNING FACE}" * 255}, 100, 100, "InvalidParameter"),
+        ({"note": "\N{GRINNING FACE}" * 4_096}, 12, 0, "ResourceNotFound"),
+        ({"by": "x" * 255}, 100, 100, "ResourceNotFound"),
+    ],
+)
+def test_the_texts_of_an_answer_are_limited_by_the_number_of_its_labels(
+    service: Service, texts: dict[str, str], members: int, outliers: int, code: str
+) -> None:
+    """A body of 25 KB was stored as 245 MB."""
+    body = {"members": FACES[0][:members], "outliers": FACES[1][:outliers], **texts}
+    refused = service.client.post("/v1/labels:answer-cluster", json=body)
+    assert (refused.status_code, refused.json()["code"]) == (422, code)
+    assert ("14,950 labels; they may take 4,194,304 bytes" in refused.json()["detail"]) == (code == "InvalidParameter")
 
 
 def test_an_answer_needs_a_key_for_its_collections(service: Service, faces: list[Face]) -> None:

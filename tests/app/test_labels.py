@@ -8,13 +8,14 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from app.clusters import service as cluster_service
 from app.db.session import reading, writing
 from app.db.tables import ClusteredFace, Collection, Face, FaceCluster, Label
 from app.deps.paging import read_page
+from app.errors import AppError, Busy, Unauthenticated
 from app.galleries.label_consensus import ConsensusRule, decide_consensus, list_standing_labels, read_consensus
 from app.labels import label_suggestions, question_faces, withdrawal
 from app.labels import service as label_service
@@ -160,12 +161,13 @@ def test_a_later_label_replaces_an_earlier_one_and_the_majority_decides(service:
     assert len(contradicted) == 5
 
 
-def test_labels_added_in_another_collection_during_a_withdrawal_stay(
+def test_labels_added_during_a_withdrawal_stay(
     service: Service, faces: list[Face], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On PostgreSQL they may be committed after the collections were chosen: theirs is not read anew."""
+    """Else a labeller who adds some again and again would never be withdrawn, and of others nothing is read anew."""
     others = enrol(service.resources, "d", range(2))
-    service.client.post("/v1/labels", json={"labels": [pair(faces[0], faces[1], by="mallory")]}).raise_for_status()
+    labels = [pair(a, b, by="mallory") for a, b in itertools.pairwise(faces[:3])]
+    service.client.post("/v1/labels", json={"labels": labels}).raise_for_status()
     change_collections = label_service.change_collections
 
     def add_label_meanwhile(session: Session, collections: Iterable[str], *, is_addition: bool) -> None:
@@ -175,15 +177,88 @@ def test_labels_added_in_another_collection_during_a_withdrawal_stay(
             session.add(Label(task="identity", face_a=a, face_b=b, same=True, by="mallory"))
         session.flush()
 
-    monkeypatch.setattr(label_service, "change_collections", add_label_meanwhile)
-    with writing(service.resources.database) as session:
-        answer = withdrawal.withdraw_labels(session, "mallory")
+    monkeypatch.setattr(withdrawal, "LABELS_PER_STEP", 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(label_service, "change_collections", add_label_meanwhile)
+        answer = service.client.delete("/v1/labels", params={"by": "mallory"}).raise_for_status().json()
+    assert (answer["withdrawn"], answer["changed"]) == (2, 2)
+    with reading(service.resources.database) as session:
         rereads = dict(session.execute(select(Collection.id, Collection.label_reread_change)).all())
-        withdrawn = select(Label.face_a, Label.face_b).where(Label.withdrawn_at.is_not(None))
-        read_anew = {face.pk for face in faces}
-        assert {pk for row in session.execute(withdrawn) for pk in row} <= read_anew
-    assert (answer.withdrawn, answer.changed) == (2, 2)
+        withdrawn = select(Label.face_a, Label.face_b).where(Label.withdrawn_at.is_not(None)).order_by(Label.pk)
+        assert [tuple(row) for row in session.execute(withdrawn)] == [
+            (a.pk, b.pk) for a, b in itertools.pairwise(faces[:3])
+        ]
     assert (rereads["c"] > 0, rereads["d"]) == (True, 0)
+
+
+def count_withdrawn(service: Service) -> int:
+    with reading(service.resources.database) as session:
+        return session.scalar(select(func.count()).where(Label.withdrawn_at.is_not(None))) or 0
+
+
+def test_many_labels_are_withdrawn_in_steps_which_others_see(
+    service: Service, faces: list[Face], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one transaction, 400,000 labels kept all others from writing to SQLite for 6 s."""
+    labels = [pair(a, b, by="mallory") for a, b in itertools.pairwise(faces)]
+    service.client.post("/v1/labels", json={"labels": labels}).raise_for_status()
+    change_collections, seen = label_service.change_collections, list[int]()
+
+    def note_step(*arguments: Any, is_addition: bool) -> None:
+        seen.append(count_withdrawn(service))
+        change_collections(*arguments, is_addition=is_addition)
+
+    monkeypatch.setattr(label_service, "change_collections", note_step)
+    monkeypatch.setattr(withdrawal, "LABELS_PER_STEP", 3)
+    answer = service.client.delete("/v1/labels", params={"by": "mallory"}).raise_for_status().json()
+    assert (answer["withdrawn"], answer["changed"], len(answer["pairs"])) == (7, 7, 7)
+    assert seen == [0, 3, 6]
+
+
+def test_others_write_while_it_is_computed_what_a_withdrawal_changes(
+    service: Service, faces: list[Face], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.client.post("/v1/labels", json={"labels": [pair(faces[0], faces[1], by="mallory")]}).raise_for_status()
+    read_rule = withdrawal.read_rule
+
+    def read_and_write(*arguments: Any) -> Any:
+        service.client.post("/v1/labels", json={"labels": [pair(faces[0], faces[2])]}).raise_for_status()
+        return read_rule(*arguments)
+
+    monkeypatch.setattr(withdrawal, "read_rule", read_and_write)
+    assert service.client.delete("/v1/labels", params={"by": "mallory"}).json()["withdrawn"] == 1
+
+
+@pytest.mark.parametrize("error", [Busy("the database is busy"), Unauthenticated("this key was revoked")], ids=str)
+def test_a_withdrawal_that_fails_between_two_steps_says_so_and_is_repeated(
+    service: Service, faces: list[Face], monkeypatch: pytest.MonkeyPatch, error: AppError
+) -> None:
+    a, b, c = faces[:3]
+    labels = [
+        pair(a, b, by="mallory"), pair(a, c, by="mallory"), pair(a, c, by="ana"), pair(b, c, by="mallory"),
+        pair(a, b, False, by="mallory"),
+    ]  # fmt: skip
+    service.client.post("/v1/labels", json={"labels": labels}).raise_for_status()
+    change_collections = label_service.change_collections
+
+    def fail_after_a_step(*arguments: Any, is_addition: bool) -> None:
+        if count_withdrawn(service):
+            raise error
+        change_collections(*arguments, is_addition=is_addition)
+
+    monkeypatch.setattr(withdrawal, "LABELS_PER_STEP", 2)
+    with monkeypatch.context() as patched:
+        patched.setattr(label_service, "change_collections", fail_after_a_step)
+        answer = service.client.delete("/v1/labels", params={"by": "mallory"})
+    assert (answer.status_code, answer.json()["detail"][:39]) == (
+        error.status,
+        "2 labels or more were withdrawn, but pe",
+    )
+    with reading(service.resources.database) as session:
+        settled = read_consensus(session, list_standing_labels(session, "identity"))
+    assert settled.same.tolist() == [False, True, True], "no label counts that was replaced"
+    answer = service.client.delete("/v1/labels", params={"by": "mallory"}).raise_for_status().json()
+    assert (answer["withdrawn"], answer["changed"]) == (2, 2)
 
 
 def test_all_labels_of_a_labeller_can_be_withdrawn_at_once(service: Service, faces: list[Face]) -> None:

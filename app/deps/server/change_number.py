@@ -38,7 +38,7 @@ def read_change_number(scope: Scope) -> int | None:
 
 
 class ChangeNumberMiddleware:
-    """Adds the header to the answer of a request that has changed one collection."""
+    """Adds the header to the answer of a request that succeeds and has changed one collection."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -50,7 +50,7 @@ class ChangeNumberMiddleware:
         with collect_changes() as changes:
 
             async def send_with_number(message: Message) -> None:
-                if message["type"] == "http.response.start" and len(changes) == 1:
+                if message["type"] == "http.response.start" and message["status"] < 300 and len(changes) == 1:
                     MutableHeaders(scope=message)[NAME] = str(*changes.values())
                 await send(message)
 
