@@ -120,9 +120,10 @@ def list_labels(
 ) -> tuple[list[LabelOut], str | None]:
     """List labels in the order in which they were given. Raises Busy, or Invalid for a wrong token."""
     where = _iterate_conditions(label_filter)
-    # of several, SQLite may take the index of the task, which finds most labels
+    # the labels of a face are in two indexes, and all are sorted for a page
+    # of several filters, SQLite may take the index of the task, which finds most labels
     is_combined = sum(map(bool, (label_filter.task, label_filter.by, label_filter.face))) > 1
-    with limit_scan(session, label_filter.contradicting, is_combined):
+    with limit_scan(session, label_filter.contradicting, label_filter.face, is_combined):
         rows, token = read_page(session, Label, Label.pk, limit, next_token, *where)
     ids = {pk for row in rows for pk in (row.face_a, row.face_b)}
     names = dict(session.execute(select(Face.pk, Face.face_id).where(Face.pk.in_(ids))).all())

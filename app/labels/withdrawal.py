@@ -44,7 +44,7 @@ class _ChangedDecisions(NamedTuple):
 
     before: Decisions
     after: Decisions
-    count: int
+    total: int
     listed: list[tuple[str, str, int, int]]
 
 
@@ -76,7 +76,7 @@ class LabelWithdrawal:
             if step.is_last:
                 locked = step.collections | {collection for collection, *_ in changed.listed}
                 withdrawn = self.committed + _withdraw_labels(session, step.pks, locked)
-                return WithdrawnOut(withdrawn=withdrawn, changed=changed.count, pairs=_describe(session, changed))
+                return WithdrawnOut(withdrawn=withdrawn, changed=changed.total, pairs=_describe(session, changed))
             with writing(self.database, self.caller.collections) as writer:
                 writer.info[NOTE] = self.note
                 withdrawn = _withdraw_labels(writer, step.pks, step.collections)

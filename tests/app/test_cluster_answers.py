@@ -1,11 +1,13 @@
 """Questions about groups of faces over HTTP, and the pair labels that their answers become."""
 
 import itertools
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from app.db import statement_limits
 from app.db.tables import Face
 from app.labels import cluster_answers
 from app.labels.cluster_schemas import MAX_ANSWER_FACES
@@ -117,6 +119,16 @@ def test_others_write_while_contradictions_are_looked_for(
 
     monkeypatch.setattr(cluster_answers, "read_collection_consensus", read_and_write)
     assert answer(service, [a, b, c], [], by="ben").raise_for_status().json()["accepted"] == 3
+
+
+def test_answers_take_turns(service: Service, faces: list[Face], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each reads all labels of a collection."""
+    turns = threading.BoundedSemaphore(1)
+    monkeypatch.setattr(statement_limits, "TURNS", turns)
+    monkeypatch.setattr(statement_limits, "MAX_TURN_WAIT_SECONDS", 0.05)
+    with turns:
+        assert answer(service, faces[:2], []).status_code == 503
+    assert answer(service, faces[:2], []).json()["accepted"] == 1
 
 
 FACES = [[f"{kind}{number}" for number in range(MAX_ANSWER_FACES)] for kind in ("member", "outlier")]

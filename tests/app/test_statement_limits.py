@@ -83,8 +83,9 @@ def test_a_list_that_is_read_whole_for_a_page_is_limited_too(
     with reading(resources.database) as session:
         with turns, pytest.raises(Busy, match="whole collections"):
             list_faces(session, "c", strangers, 10, None)
-        with turns, pytest.raises(Busy, match="whole collections"):
-            list_labels(session, LabelFilter("identity", "nobody", None, contradicting=False), 10, None)
+        for label_filter in (("identity", "nobody", None), (None, None, "f1")):
+            with turns, pytest.raises(Busy, match="whole collections"):
+                list_labels(session, LabelFilter(*label_filter, contradicting=False), 10, None)
         with turns:
             assert list_labels(session, LabelFilter(None, "nobody", None, contradicting=False), 10, None) == ([], None)
             assert len(list_faces(session, "c", everyone, 10, None).faces) == 3
