@@ -162,5 +162,5 @@ def _describe_point(x: float, y: float, row: Any) -> PointOut:
         role="distractor" if row.role == "distractor" else "gallery",
         source=row.source,
         subject=None if row.id is None else SubjectRef(id=row.id, external_id=row.external_id),
-        cluster=row.cluster_pk if row.id is None else None,
+        cluster=row.cluster_pk if row.id is None and row.role == "gallery" else None,
     )

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from fastapi import Response
-from sqlalchemy import ColumnElement, delete, exists, func, select, update
+from sqlalchemy import ColumnElement, and_, delete, exists, func, select, update
 from sqlalchemy.orm import Session
 
 from app.clusters.schemas import (
@@ -42,7 +42,7 @@ def start_discovery(session: Session, collection: str, body: DiscoverIn, respons
 
 
 def list_clusters(session: Session, collection: str, state: ClusterState, limit: int, token: str | None) -> ClustersOut:
-    """List the clusters that have a face without a name, one page of them. Raises NotFound, Invalid, Busy."""
+    """List the clusters that have a face that counts, one page of them. Raises NotFound, Invalid, Busy."""
     get_collection(session, collection)
     where = (FaceCluster.collection_id == collection, FaceCluster.state == state, _has_faces())
     with wait_for_turn(session):
@@ -62,8 +62,8 @@ def list_faces(session: Session, collection: str, cluster_id: int, limit: int, t
         counts = _count_faces(session, [_get_cluster(session, collection, cluster_id).pk])
         session.rollback()  # as above
         cluster = _get_cluster(session, collection, cluster_id)
-        is_nameless = exists().where(Face.pk == ClusteredFace.face_pk, _IS_NAMELESS)
-        where = (ClusteredFace.cluster_pk == cluster.pk, is_nameless)
+        is_offered = exists().where(Face.pk == ClusteredFace.face_pk, _IS_OFFERED)
+        where = (ClusteredFace.cluster_pk == cluster.pk, is_offered)
         members, next_token = read_page(session, ClusteredFace, ClusteredFace.face_pk, limit, token, *where)
         pks = [member.face_pk for member in members]
         named = select(Face.pk, Face.face_id).where(Face.pk.in_(pks))
@@ -87,7 +87,7 @@ def name_cluster(
     check_enrolment(subject, needs_consent)
     locked.change += 1
     members = select(ClusteredFace.face_pk).where(ClusteredFace.cluster_pk == cluster.pk)
-    named = subjects.name_faces(session, locked, subject, Face.pk.in_(members), _IS_NAMELESS)
+    named = subjects.name_faces(session, locked, subject, Face.pk.in_(members), _IS_OFFERED)
     session.delete(cluster)
     session.flush()
     return NamedOut(subject=subject.id, faces=named)
@@ -117,12 +117,15 @@ def dismiss_cluster(session: Session, collection: str, cluster_id: int) -> Clust
     return _describe_clusters(session, [cluster], _count_faces(session, [cluster.pk]))[0]
 
 
-_IS_NAMELESS: ColumnElement[bool] = func.coalesce(Face.subject_pk, 0) == 0
-"""Not `IS NULL`: SQLite would look in the index of subjects for all faces without one, before those of a cluster."""
+_IS_OFFERED: ColumnElement[bool] = and_(func.coalesce(Face.subject_pk, 0) == 0, Face.role == "gallery")
+"""Whether a face of a cluster still counts: it has no name, and was not made a distractor.
+
+Not `IS NULL`: SQLite would look in the index of subjects for all faces without one, before those of a cluster.
+"""
 
 
 def _has_faces() -> ColumnElement[bool]:
-    member = exists().where(ClusteredFace.cluster_pk == FaceCluster.pk, Face.pk == ClusteredFace.face_pk, _IS_NAMELESS)
+    member = exists().where(ClusteredFace.cluster_pk == FaceCluster.pk, Face.pk == ClusteredFace.face_pk, _IS_OFFERED)
     return member.correlate(FaceCluster)
 
 
@@ -137,16 +140,16 @@ def _get_cluster(session: Session, collection: str, cluster_id: int) -> FaceClus
 
 
 def _count_faces(session: Session, pks: Sequence[int]) -> dict[int, int]:
-    """Return pk of a cluster -> the number of its faces without a name."""
+    """Return pk of a cluster -> the number of its faces that count."""
     members = select(ClusteredFace.cluster_pk, func.count()).join(Face, Face.pk == ClusteredFace.face_pk)
-    members = members.where(ClusteredFace.cluster_pk.in_(pks), _IS_NAMELESS).group_by(ClusteredFace.cluster_pk)
+    members = members.where(ClusteredFace.cluster_pk.in_(pks), _IS_OFFERED).group_by(ClusteredFace.cluster_pk)
     return dict(session.execute(members, execution_options=ALL_ROWS).all())
 
 
 def _list_samples(session: Session, pk: int) -> list[str]:
     """List the first faces of a cluster: not of all in one statement, which would read all of their faces."""
     faces = select(Face.face_id).join(ClusteredFace, Face.pk == ClusteredFace.face_pk)
-    faces = faces.where(ClusteredFace.cluster_pk == pk, _IS_NAMELESS).order_by(ClusteredFace.face_pk)
+    faces = faces.where(ClusteredFace.cluster_pk == pk, _IS_OFFERED).order_by(ClusteredFace.face_pk)
     return list(session.scalars(faces.limit(MAX_SAMPLE_FACES), execution_options=ALL_ROWS))
 
 

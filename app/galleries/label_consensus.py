@@ -4,7 +4,7 @@ A tie decides nothing, and neither does a majority of fewer labellers than the q
 A deployment states whether all votes weigh the same, or as much as the agreement of labellers shows.
 """
 
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,28 +75,9 @@ def select_contradicted_pairs() -> Select[tuple[str, int, int]]:
     return labels.group_by(*pair).having(func.count(Label.same.distinct()) > 1)
 
 
-def list_standing_labels(session: Session, task: str) -> list[int]:
-    """List the pks of a task's labels that count now, in rising order."""
-    latest = select_standing_labels()
-    return list(session.scalars(select(latest.c.pk).where(latest.c.task == task).order_by(latest.c.pk)))
-
-
-def read_consensus(
-    session: Session,
-    label_pks: Collection[int],
-    rule: ConsensusRule = ConsensusRule(),
-    judged_faces: Container[int] | None = None,
-) -> LabelConsensus:
-    """Decide the pairs of these labels, which are all of one task.
-
-    A labeller's last label of a pair counts. Labels that were withdrawn or removed since are left out.
-    judged_faces: face pks; only pairs of them count where weights are estimated
-    """
-    votes = _read_votes(session, label_pks)
-    if judged_faces is None:
-        return decide_consensus(votes, rule)
-    judged = {pair: of_pair for pair, of_pair in votes.items() if all(pk in judged_faces for pk in pair)}
-    return decide_consensus(votes, ConsensusRule(rule.weigh(judged), rule.quorum))
+def find_last_label(session: Session, task: str) -> int:
+    """Return the pk of a task's last label, 0 if it has none."""
+    return session.scalar(select(func.max(Label.pk)).where(Label.task == task)) or 0
 
 
 def read_rule(session: Session, collection: str, task: str) -> ConsensusRule:
@@ -117,7 +98,7 @@ def read_collection_votes(session: Session, collection: str, task: str, labeller
 
     labeller: only the pairs that this labeller has judged too
     """
-    standing = _select_votes(collection, task)
+    standing = _select_votes([collection], task)
     if labeller is not None:
         own = aliased(Label)
         judged = select(own.face_a, own.face_b).where(own.by == labeller, own.task == task, own.withdrawn_at.is_(None))
@@ -132,12 +113,26 @@ def read_votes_after(session: Session, collection: str, task: str, pk: int) -> t
     Return them with the pk of the last one. Labels of a collection are committed in the order of their pks, since it is
     locked before they are stored.
     """
-    added = session.execute(_select_votes(collection, task).add_columns(Label.pk).where(Label.pk > pk)).all()
+    added = session.execute(_select_votes([collection], task).add_columns(Label.pk).where(Label.pk > pk)).all()
     return _collect_votes(row[:4] for row in added), max((row.pk for row in added), default=pk)
 
 
-def _select_votes(collection: str, task: str) -> Select[int, int, str, bool]:
-    """Select the labels of a collection's faces that count now, in the order in which they were given.
+def read_votes_until(session: Session, collections: Collection[str], task: str, pk: int) -> VotesByPair:
+    """Read the votes on the pairs of these collections' faces, by labels up to the one with this pk.
+
+    A labeller's last label of a pair counts. Labels that were withdrawn or removed since are left out.
+    """
+    labels = _select_votes(collections, task).where(Label.pk <= pk)
+    return _collect_votes(session.execute(labels, execution_options={"yield_per": LABELS_PER_QUERY}))
+
+
+def read_listed_votes(session: Session, pks: Collection[int]) -> VotesByPair:
+    """Read the votes of these labels, which are all of one task. The same count as in `read_votes_until`."""
+    return _collect_votes(_iterate_labels(session, sorted(pks)))
+
+
+def _select_votes(collections: Collection[str], task: str) -> Select[int, int, str, bool]:
+    """Select the labels of the faces of these collections that count now, in the order in which they were given.
 
     Each face is looked up by its key. PostgreSQL may join all labels with all faces of the collection while it has no
     statistics of new tables.
@@ -146,7 +141,7 @@ def _select_votes(collection: str, task: str) -> Select[int, int, str, bool]:
         Label.task == task, Label.withdrawn_at.is_(None)
     )
     for pk in (Label.face_a, Label.face_b):
-        standing = standing.where(select(Face.collection_id).where(Face.pk == pk).scalar_subquery() == collection)
+        standing = standing.where(select(Face.collection_id).where(Face.pk == pk).scalar_subquery().in_(collections))
     return standing.order_by(Label.pk)
 
 
@@ -179,23 +174,16 @@ def decide_pair(votes: Mapping[str, bool], weight_of: Mapping[str, float], quoru
     return (vote > 0, min(1.0, abs(vote))) if vote and backing >= quorum else None
 
 
-def list_agreeing_labellers(
-    session: Session, label_pks: Collection[int], pairs: Ids, same: NDArray[np.bool_]
-) -> list[str]:
+def list_agreeing_labellers(votes: Votes, pairs: Ids, same: NDArray[np.bool_]) -> list[str]:
     """List for each decided pair the first labeller, by name, who agrees with the decision; empty if nobody does.
 
     pairs: (P, 2) face pks; same: (P,)
     """
-    votes = _read_votes(session, label_pks)
     labellers = []
     for (a, b), decision in zip(pairs.tolist(), same.tolist(), strict=True):
         of_pair = votes.get((min(a, b), max(a, b)), {})
         labellers.append(min((by for by, vote in of_pair.items() if vote == decision), default=""))
     return labellers
-
-
-def _read_votes(session: Session, label_pks: Collection[int]) -> Votes:
-    return _collect_votes(_iterate_labels(session, sorted(label_pks)))
 
 
 def _collect_votes(labels: Iterable[Sequence[Any]]) -> VotesByPair:

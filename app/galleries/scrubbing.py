@@ -1,7 +1,8 @@
 """Remove what job items and reports say of erased faces and people. What is to be changed is found without a lock."""
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from operator import attrgetter
 from pathlib import Path
@@ -14,7 +15,7 @@ from app.db.id_lists import select_ids
 from app.db.session import reading, writing
 from app.db.subject_ids import list_spellings
 from app.db.tables import Deployment, Evaluation, Face, Job, JobItem, Subject, Training
-from app.galleries.erased_names import TEXT_FIELDS, ErasedNames, fold, scrub
+from app.galleries.erased_names import TEXT_FIELDS, UUID, ErasedNames, fold, scrub
 from app.galleries.erasures import ERASED
 from app.galleries.protocol_files import scrub_ended_evaluations
 from app.queue.jobs import IS_LIVE, LIVE_STATES
@@ -153,8 +154,9 @@ def _read_items(database: Engine, jobs: Sequence[str], live: Sequence[str], afte
 def scrub_reports(database: Engine, erased: Sequence[ErasedNames], *, is_snapshot: bool = False) -> dict[str, int]:
     """Erase what results, problems, reports and histories say of faces and people.
 
-    Of a deleted collection, all results and problems of its jobs are erased. Photos of faces that were given to others
-    lose the name of the subject's folder. A live job keeps its message. is_snapshot: its jobs never run again
+    Of a deleted collection, all results and problems of its jobs are erased, and from those of others that have read it
+    the ids of its faces. Photos of faces that were given to others lose the name of the subject's folder. A live job
+    keeps its message. is_snapshot: its jobs never run again
     Return erasure id -> the number of changed rows.
     """
     counts = {one.erasure_id: 0 for one in erased}
@@ -176,6 +178,7 @@ def _scrub_columns(database: Engine, group: Sequence[ErasedNames], is_snapshot: 
     evaluated = Evaluation.request["collection"].as_string() == collection
     of_collection = or_(
         Job.body["collection"].as_string() == collection,
+        Job.body["bound_to"][collection].as_float().is_not(None),
         Job.id.in_(select(Evaluation.job_id).where(evaluated)),
     )
     jobs = (of_collection, Job.created_at <= latest)
@@ -234,7 +237,7 @@ class ScrubbedColumn:
         The rows are read and looked through without a lock. One that is written meanwhile is looked through again.
         """
         for rows in self._iterate_rows(database):
-            scrubbed = ((row, *self._scrub_value(row, erased)) for row in rows)
+            scrubbed = ((row, *self._scrub_value(database, row, erased)) for row in rows)
             for changes in iterate_parts(
                 [(row, value, owners) for row, value, owners in scrubbed if owners], CHANGES_PER_WRITE
             ):
@@ -253,22 +256,24 @@ class ScrubbedColumn:
     def _load(self) -> Any:
         """Load only what is needed: the snapshot of a training can hold 100,000 labels."""
         if self.column.class_ is Job:
-            return load_only(Job.kind, Job.body, Job.created_at, self.column)
+            return load_only(Job.kind, Job.body, Job.collection_id, Job.created_at, self.column)
         if self.column.class_ is Deployment:
             return load_only(self.column)
         return load_only(self.column.class_.created_at, self.column)
 
-    def _scrub_value(self, row: Any, erased: Sequence[ErasedNames]) -> tuple[Any, list[str]]:
+    def _scrub_value(self, database: Engine, row: Any, erased: Sequence[ErasedNames]) -> tuple[Any, list[str]]:
         """Return the scrubbed value, and the ids of the erasures that changed it. Of a job, only those after it do."""
-        value, owners, is_job = getattr(row, self.column.key), dict[str, None](), isinstance(row, Job)
+        value, owners = getattr(row, self.column.key), dict[str, None]()
         for one in erased:
             if not _may_name(row, one):
                 continue
             if self.column is Deployment.history:
                 scrubbed: Any = [move if _is_later(move, one.named_until) else scrub(move, one) for move in value]
+            elif one.is_whole and isinstance(row, Job):
+                scrubbed = _scrub_deleted(self.column, database, row, value, one)
             else:
-                scrubbed = _scrub_whole(self.column, value) if one.is_whole and is_job else scrub(value, one)
-            if is_job and self.column.key == Job.body.key and _has_upload(row):
+                scrubbed = scrub(value, one)
+            if isinstance(row, Job) and self.column.key == Job.body.key and _has_upload(row):
                 scrubbed["path"] = value["path"]
             if scrubbed != value:
                 owners[one.erasure_id] = None
@@ -288,7 +293,7 @@ class ScrubbedColumn:
                 if current is None or getattr(current, self.column.key) is None:
                     continue
                 if getattr(current, self.column.key) != getattr(row, self.column.key):
-                    value, owners = self._scrub_value(current, erased)
+                    value, owners = self._scrub_value(database, current, erased)
                 if owners:
                     setattr(current, self.column.key, value)
                     written += owners
@@ -312,6 +317,25 @@ def _has_upload(job: Job) -> bool:
     """Whether an import's upload is still there. Only by its path is it known whose upload it is."""
     is_archive = job.kind == ImportArchive.kind and job.body.get("remove_after", True)
     return (is_archive or job.kind == ImportEmbeddings.kind) and Path(job.body["path"]).exists()
+
+
+def _scrub_deleted(
+    column: InstrumentedAttribute[Any], database: Engine, job: Job, value: dict[str, Any], erased: ErasedNames
+) -> Any:
+    """Erase the value of a column of a deleted collection's job: see `_scrub_whole`.
+
+    Of another collection's job that has read it, only what names somebody, and the ids of faces that are not stored.
+    """
+    if job.collection_id in (None, erased.collection) or job.body.get("collection") == erased.collection:
+        return _scrub_whole(column, value)
+    return scrub(value, replace(erased, faces=_find_lost_faces(database, value)))
+
+
+def _find_lost_faces(database: Engine, value: Any) -> frozenset[str]:
+    """Return the ids of faces in a JSON value that are not stored."""
+    ids = {match.decode() for match in UUID.findall(json.dumps(value).encode())}
+    with reading(database) as session:
+        return frozenset(ids.difference(session.scalars(select(Face.face_id).where(Face.face_id.in_(ids)))))
 
 
 def _scrub_whole(column: InstrumentedAttribute[Any], value: dict[str, Any]) -> dict[str, Any]:

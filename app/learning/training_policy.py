@@ -153,9 +153,12 @@ def start_due_training(
 ) -> Training | None:
     """Start the training of a policy, (collection, task), if it is due. Several workers may try at once: one starts it.
 
-    If it cannot be planned, the policy records why, and waits for a change of the collection.
+    If it cannot be planned, the policy records why, and waits for a change of the collection. All policies of the
+    collection are locked, since they share its budget.
     """
-    policy = session.get(TrainingPolicy, key, with_for_update=True, populate_existing=True)
+    policies = select(TrainingPolicy).where(TrainingPolicy.collection_id == key[0]).order_by(TrainingPolicy.task)
+    locked = session.scalars(policies.with_for_update(), execution_options={"populate_existing": True})
+    policy = next((one for one in locked.all() if one.task == key[1]), None)
     if policy is None or judge_policy(session, policy, at, lambda: counts).state != "due":
         return None
     policy.last_at, policy.last_labels = at, counts.total

@@ -1,5 +1,6 @@
 """Bodies and answers of the routes for models."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, JsonValue
@@ -84,13 +85,16 @@ class ModelInFull(ModelOut):
     model_config = ConfigDict(json_schema_extra={"examples": [IN_FULL]})
     manifest: dict[str, Any]
     labels: dict[str, Any] | None = Field(
-        description="the labels that it was trained with; null if no training made it"
+        description="how many labelled pairs of each task it was trained with; models of earlier versions state no "
+        "number; null if no training made it"
     )
     report: dict[str, Any]
 
     @classmethod
     def of(cls, row: ModelRecord, deployed: list[DeployedAt]) -> Self:
-        full = {"manifest": row.manifest, "labels": row.manifest["facts"].get("labels"), "report": row.report}
+        provenance = _hide_label_numbers(row.manifest["facts"])
+        manifest = row.manifest | {"facts": provenance}
+        full = {"manifest": manifest, "labels": provenance.get("labels"), "report": row.report}
         return cls.model_validate(_common_fields(row) | full | {"deployed": deployed})
 
 
@@ -119,6 +123,15 @@ class PublishedOut(BaseModel):
     model: str
     collection: str
     tasks: list[str]
+
+
+def _hide_label_numbers(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the provenance of a model without the labels that one of an earlier version lists, of all collections."""
+    labels = provenance.get("labels")
+    if not labels:
+        return dict(provenance)
+    counts = {task: of_task if isinstance(of_task, dict) else {} for task, of_task in labels.items()}
+    return {**provenance, "labels": counts}
 
 
 def _common_fields(row: ModelRecord) -> dict[str, Any]:

@@ -52,13 +52,16 @@ class DamagedCrop(NamedTuple):
 
 
 class CropsDamaged(AppError):
-    """Stored crops are damaged or missing. A face without a crop may also have been erased meanwhile."""
+    """Stored crops are damaged or missing. A face without a crop may also have been erased meanwhile.
+
+    The text names no file: the problem of a job keeps it, and an erasure knows no hashes of photos by then.
+    """
 
     def __init__(self, crops: Sequence[DamagedCrop]) -> None:
         first = crops[0]
         super().__init__(
-            f"{len(crops)} stored crops cannot be read; the first is {first.file} of collection "
-            f"{first.face.collection_id}: {first.reason}",
+            f"{len(crops)} stored crops cannot be read; the first is of collection {first.face.collection_id}: "
+            f"{first.reason}",
             code=DAMAGED_CODE,
         )
         self.crops = tuple(crops)
@@ -79,7 +82,8 @@ def read_crops(blobs: Blobs, faces: Sequence[StoredFace], kind: CropKind) -> Cro
         except (Corrupt, OSError) as error:
             if isinstance(error, OSError) and error.errno not in DISK_ERRORS:
                 raise
-            damaged.append(DamagedCrop(face, file, str(error)))
+            reason = str(error.strerror) if isinstance(error, OSError) else str(error)  # its text names the file
+            damaged.append(DamagedCrop(face, file, reason))
     if damaged:
         raise CropsDamaged(damaged)
     return np.stack(crops)

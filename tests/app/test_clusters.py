@@ -123,6 +123,21 @@ def test_a_cluster_can_be_named(service: Service) -> None:
     assert service.client.get(f"{BASE}/{first['id']}").status_code == 404
 
 
+def test_a_face_that_was_made_a_distractor_is_not_named_with_its_cluster(service: Service) -> None:
+    gallery = make_gallery(service)
+    gallery.add({"m": faces_of(0, 4, 0, 1)}, [None] * 4)
+    discover(service)
+    [cluster] = list_clusters(service)
+    faces = faces_in(service, cluster)
+    path = f"/v1/collections/staff/faces/{min(faces)}"
+    service.client.patch(path, json={"role": "distractor"}).raise_for_status()
+    assert [one["face_count"] for one in list_clusters(service)] == [3]
+    assert faces_in(service, cluster) == faces - {min(faces)}
+    named = service.client.post(f"{BASE}/{cluster['id']}:name", json={"subject": "ada"}).json()
+    assert named == {"subject": "ada", "faces": 3}
+    assert service.client.get(path).json()["subject"] is None
+
+
 @on_sqlite
 def test_new_faces_join_clusters_and_open_others(service: Service) -> None:
     gallery = make_gallery(service)

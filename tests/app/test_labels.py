@@ -16,7 +16,7 @@ from app.db.session import reading, writing
 from app.db.tables import ClusteredFace, Collection, Face, FaceCluster, Label
 from app.deps.paging import read_page
 from app.errors import AppError, Busy, Unauthenticated
-from app.galleries.label_consensus import ConsensusRule, decide_consensus, list_standing_labels, read_consensus
+from app.galleries.label_consensus import ConsensusRule, decide_collection, decide_consensus
 from app.labels import label_suggestions, question_faces, withdrawal
 from app.labels import service as label_service
 from ml.active_learning import PairAnswers, choose_pairs
@@ -149,7 +149,7 @@ def test_a_later_label_replaces_an_earlier_one_and_the_majority_decides(service:
     ]  # fmt: skip
     assert service.client.post("/v1/labels", json={"labels": labels}).json()["accepted"] == 7
     with reading(service.resources.database) as session:
-        settled = read_consensus(session, list_standing_labels(session, "identity"))
+        settled = decide_collection(session, "c", "identity")
     assert settled.pairs.tolist() == [[a.pk, b.pk], [a.pk, d.pk]]
     assert settled.same.tolist() == [False, True]
     assert settled.weights.tolist() == pytest.approx([1, 1 / 3])
@@ -270,7 +270,7 @@ def test_all_labels_of_a_labeller_can_be_withdrawn_at_once(service: Service, fac
     assert service.client.delete("/v1/labels", params={"by": "mallory"}).json()["withdrawn"] == 7
     assert service.client.delete("/v1/labels", params={"by": "mallory"}).json()["withdrawn"] == 0
     with reading(service.resources.database) as session:
-        settled = read_consensus(session, list_standing_labels(session, "identity"))
+        settled = decide_collection(session, "c", "identity")
     assert settled.same.tolist() == [False]
     kept = service.client.get("/v1/labels", params={"by": "mallory"}).json()["labels"]
     assert all(k["withdrawn_at"] for k in kept)

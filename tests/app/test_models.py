@@ -1,6 +1,7 @@
 """Models over HTTP."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -44,6 +45,17 @@ def test_a_model_shows_its_origin_and_its_deployments(service: Service) -> None:
     served = service.client.get(f"/v1/models/{LBP_MODEL}").json()["deployed"]
     assert served == [{"collection": "c", "task": "identity", "pointer": "champion"}]
     assert service.client.get("/v1/models/none").status_code == 404
+
+
+@on_sqlite
+def test_a_model_of_an_earlier_version_shows_no_numbers_of_labels(service: Service) -> None:
+    """It lists those of all collections."""
+    model = replace(make_model("m1"), provenance={"made": "trained", "labels": {"identity": [7, 8]}})
+    with writing(service.resources.database) as session:
+        service.resources.models.keep(session, model)
+    for headers in ({}, service.key("reader")):
+        made = service.client.get("/v1/models/m1", headers=headers).json()
+        assert made["labels"] == made["manifest"]["facts"]["labels"] == {"identity": {}}
 
 
 @on_sqlite

@@ -6,15 +6,16 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
 from app.db.session import reading, writing
 from app.db.tables import Collection, Face, Job, Label, Training, TrainingPolicy, now
+from app.errors import Busy
 from app.learning.policy_publication import publish_if_better
 from app.learning.training_budget import DAY_SECONDS, read_budget_use
 from app.learning.training_clock import find_next_time
-from app.learning.training_policy import count_labels, judge_policy, start_due_training
+from app.learning.training_policy import LabelCounts, count_labels, judge_policy, start_due_training
 from app.publishing.requests import PublishRequest
 from app.queue.jobs import end
 from app.resources import Resources
@@ -125,6 +126,31 @@ def test_a_worker_that_judged_before_another_started_the_training_starts_none(
             counts = count_labels(session, *KEY)
             started = start_due_training(session, resources.settings, KEY, now(), counts)
             assert (started is not None) == expected
+    assert len(list_jobs(resources)) == 1
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)  # SQLite has one writer at a time
+def test_two_policies_of_a_collection_that_are_judged_at_once_start_one_training(
+    resources: Resources, faces: list[Face]
+) -> None:
+    label(resources, faces, (0, 1, True), (0, 2, False))
+    set_policy(resources, request={"method": "wpca", "sources": [{"from": "subjects"}]})
+    other = ("c", "age")
+    with writing(resources.database) as session:
+        same = {"trigger": "labels", "labels": 0, "request": {"method": "wpca", "sources": [{"from": "subjects"}]}}
+        session.add(TrainingPolicy(collection_id="c", task="age", **same))
+    counts = LabelCounts(1, 1)
+
+    def start_other() -> Training | None:
+        with writing(resources.database) as session:
+            session.execute(text("set local lock_timeout = '1s'"))
+            return start_due_training(session, resources.settings, other, now(), counts)
+
+    with writing(resources.database) as session:
+        assert start_due_training(session, resources.settings, KEY, now(), counts) is not None
+        with pytest.raises(Busy):
+            start_other()
+    assert start_other() is None
     assert len(list_jobs(resources)) == 1
 
 

@@ -1,5 +1,6 @@
 """Jobs leave faces with damaged crops out, and name them; too many damaged faces fail the job."""
 
+import errno
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -206,9 +207,24 @@ def test_a_face_that_a_job_reads_although_it_is_marked_ends_the_job(resources: R
     faces = enrol(resources, "c", range(8), shots=3)
     truncate(crop_path(resources, faces[4]))
     train(resources)
-    with pytest.raises(CropsDamaged):
+    with pytest.raises(CropsDamaged) as damage:
         describe_faces(JobContext("j", "w", resources), Recipe(), faces)
     assert len(list_marked(resources)) == 1
+    assert faces[4].image_id not in str(damage.value), "no erasure would find it in the problem of the job"
+    assert "of collection c: " in str(damage.value)
+
+
+def test_a_disk_error_over_a_crop_does_not_name_its_file(resources: Resources, monkeypatch: pytest.MonkeyPatch) -> None:
+    [face] = enrol(resources, "c", [1], shots=1)
+
+    def fail(_: Blobs, collection: str, name: str) -> bytes:
+        raise OSError(errno.EIO, "Input/output error", f"/home/blobs/c-{collection}/{name}")
+
+    monkeypatch.setattr(Blobs, "get", fail)
+    with pytest.raises(CropsDamaged) as damage:
+        describe_faces(JobContext("j", "w", resources), Recipe(), [face])
+    assert face.image_id not in str(damage.value)
+    assert str(damage.value).endswith(": Input/output error")
 
 
 def test_an_intact_crop_reads_as_it_was_written(resources: Resources) -> None:

@@ -12,7 +12,19 @@ from sqlalchemy.orm import Session
 
 from app.collections.service import delete_collection
 from app.db.session import reading, writing
-from app.db.tables import Collection, Deployment, Embedding, Face, Follower, Job, Removal, StoredResponse, Subject, now
+from app.db.tables import (
+    Collection,
+    Deployment,
+    Embedding,
+    Face,
+    Follower,
+    Job,
+    ModelRecord,
+    Removal,
+    StoredResponse,
+    Subject,
+    now,
+)
 from app.enrolment.photo_analysis import EnrolmentRequest, analyse_photo
 from app.enrolment.preparation import prepare_photos
 from app.enrolment.store import enrol_photos
@@ -30,6 +42,7 @@ from ml.model import Model, Recipe
 from tests.gallery import collection
 from tests.workers.test_import import count, picture
 from workers.cleanup import stored_files
+from workers.cleanup.stale_rows import remove_unused_embeddings
 from workers.context import JobContext
 from workers.handlers import erase, sweep
 from workers.worker import Worker
@@ -280,3 +293,18 @@ def test_a_sweep_removes_embeddings_of_models_that_are_not_deployed(staff: Resou
     assert sweep.sweep_all(Sweep(), context(staff))["embeddings"] == 4
     with reading(staff.database) as session:
         assert session.scalar(select(func.count()).select_from(Embedding)) == 0
+
+
+def test_a_sweep_does_not_load_the_manifests_of_models_that_serve(staff: Resources) -> None:
+    """Those of earlier versions list a million labels."""
+    loaded = list[str]()
+
+    def note_row(row: ModelRecord, _: object) -> None:
+        loaded.append(row.id)
+
+    event.listen(ModelRecord, "load", note_row)
+    try:
+        assert remove_unused_embeddings(context(staff), "staff") == 0
+    finally:
+        event.remove(ModelRecord, "load", note_row)
+    assert loaded == []

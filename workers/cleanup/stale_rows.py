@@ -58,7 +58,8 @@ def remove_unused_embeddings(context: JobContext, collection: str) -> int:
     Raises Interrupted.
     """
     with reading(context.resources.database) as session:
-        models = {(m.id, task) for m in session.scalars(select(ModelRecord)) for task in m.manifest["tasks"]}
+        rows = session.execute(select(ModelRecord.id, ModelRecord.manifest["tasks"]))  # manifests can be large
+        models = {(model, task) for model, tasks in rows for task in tasks}
     removed = 0
     for model, task in sorted(models):
         while (count := _remove_some_embeddings(context, collection, model, task)) > 0:

@@ -45,7 +45,7 @@ def fit_first_model(message: FitFirst, context: JobContext) -> dict[str, Any]:
         versions = {**list_collection_versions([collection]), READ_AT: now()}
         plan, version = _make_plan(collection.id), deployment.version
         limit = max(MAX_FACES, resources.settings.wpca_after_faces)
-        data = read_training_data(session, plan, {**versions, "labels": {}}, limit)
+        data = read_training_data(session, plan, versions, limit)
         if len(data.faces) == limit:
             versions[LAST_READ] = data.faces[-1].pk
     remove_unfinished_models(context, name)

@@ -18,7 +18,7 @@ from app.queue.messages import POLICY, Train
 from workers.context import JobContext
 from workers.progress import report_progress, to_json_values
 from workers.training.candidate import Candidate
-from workers.training.training_data import read_training_data, record_snapshot
+from workers.training.training_data import TrainingData, describe_learned, read_training_data, record_snapshot
 from workers.training.training_run import train_candidate
 from workers.training.unfinished_models import remove_unfinished_models
 
@@ -43,7 +43,7 @@ def train_model(message: Train, context: JobContext) -> dict[str, Any]:
     remove_unfinished_models(context, name)
     with report_progress(context, training.id) as reporter:
         candidate = train_candidate(context, plan, data, name, reporter)
-    return _keep(context, training.id, snapshot, candidate)
+    return _keep(context, training.id, data, candidate)
 
 
 def _read_plan(training: Training, settings: Settings) -> Plan:
@@ -53,18 +53,22 @@ def _read_plan(training: Training, settings: Settings) -> Plan:
 
 
 def _wait_for_enrolments(session: Session, plan: Plan) -> None:
-    """Keep faces from being enrolled until the snapshot is stored: none is older, and has a later change."""
+    """Keep faces from being enrolled, and labels from being added, until the snapshot is stored.
+
+    None of these faces is older, and has a later change; none of these labels has a smaller pk than the last one.
+    """
     collections = select(Collection.id).where(Collection.id.in_(plan.collections)).order_by(Collection.id)
     session.scalars(collections.with_for_update(read=True)).all()
 
 
-def _keep(context: JobContext, training_id: str, snapshot: dict[str, Any], candidate: Candidate) -> dict[str, Any]:
+def _keep(context: JobContext, training_id: str, data: TrainingData, candidate: Candidate) -> dict[str, Any]:
     """Save the holdout model, the model and then the rows, which make the model exist.
 
     Raises Interrupted where another worker has taken the job over: that one's model is kept.
     """
     resources, report = context.resources, to_json_values(candidate.report)
-    model = replace(candidate.model, provenance={**candidate.model.provenance, "training": training_id, **snapshot})
+    learned = {"training": training_id, **describe_learned(data)}
+    model = replace(candidate.model, provenance={**candidate.model.provenance, **learned})
     if candidate.holdout_model is not None:
         context.check_lease()
         resources.models.save(candidate.holdout_model)

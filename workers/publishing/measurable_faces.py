@@ -89,9 +89,8 @@ def read_measurable_faces(context: JobContext, collection: str, task: str, model
         seen = tuple(find_learned_faces(session, key, exposure, data) for exposure in exposures)
         [examples] = data.tasks
         pks = np.array([f.pk for f in data.faces], np.int64)
-        labellers = label_consensus.list_agreeing_labellers(
-            session, snapshot["labels"].get(task, []), pks[examples.pairs], examples.same
-        )
+        votes = training_data.read_votes(session, snapshot, task)
+        labellers = label_consensus.list_agreeing_labellers(votes, pks[examples.pairs], examples.same)
     return MeasurableFaces(data, examples, _find_known(examples, data.people), seen, exposures, labellers)
 
 

@@ -203,7 +203,7 @@ def _recompute_held_out(session: Session, model_facts: Mapping[str, Any]) -> fro
     Some who were held out may be missing, since such versions held out more where labels joined people.
     """
     plan = Plan.model_validate(model_facts["plan"])
-    at = {name: model_facts.get(name, {}) for name in ("changes", COLLECTIONS_CREATED_AT, "labels")}
+    at = {name: model_facts.get(name, {}) for name in ("changes", COLLECTIONS_CREATED_AT, training_data.LABELS)}
     data = training_data.read_training_data(session, plan, at)
     held = choose_held_out_faces(data, plan.holdout, min_strangers=0)
     return frozenset(face.pk for face in data.select_faces(held))

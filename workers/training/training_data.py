@@ -1,7 +1,7 @@
 """Read the data of a training from the database, as it was at one moment: faces, values, labels and people."""
 
 import math
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,18 +15,29 @@ from sqlalchemy.orm import Session
 from app.db.tables import Collection, Face, Subject, Training, now
 from app.galleries import label_consensus
 from app.galleries.damaged_faces import is_intact
-from app.galleries.label_consensus import LabelConsensus
+from app.galleries.label_consensus import ConsensusRule, LabelConsensus
 from app.galleries.learned_collections import COLLECTIONS_CREATED_AT, READ_AT
 from app.galleries.retention import may_be_used
 from app.learning.plan import Plan, Source
 from app.learning.refit import WITHOUT, list_left_out
 from ml.embedder_training.examples import TaskExamples
 from ml.files import hash_bytes
+from ml.labeller_reliability import Votes
 from ml.types import Ids
 from workers.metadata_values import encode_values
 
 MAX_DISTRACTORS = 3000
 """Distractors of each collection: enough to make the searches of a report realistically hard."""
+LAST_LABELS = "last_labels"
+"""The part of a training's snapshot that holds the pk of the last label of each task: it reads that one and older ones.
+
+Numbers count for the whole installation, so that no model shows them.
+"""
+LABELS = "labels"
+"""The part of a model's provenance that says from how many labelled pairs of each task it has learned.
+
+Trainings and models of earlier versions list pks of labels there.
+"""
 
 
 @dataclass(frozen=True)
@@ -87,8 +98,8 @@ class TrainingData:
 def record_snapshot(session: Session, training: Training, plan: Plan) -> dict[str, Any]:
     """Return what identifies the data of a training. Stored with the training: a second run reads the same.
 
-    {"changes": {collection: number}, COLLECTIONS_CREATED_AT: {collection: seconds}, READ_AT: seconds, "labels": {task:
-    [pk]}}, for a refit also what `make_refit` adds
+    {"changes": {collection: number}, COLLECTIONS_CREATED_AT: {collection: seconds}, READ_AT: seconds, LAST_LABELS:
+    {task: pk}}, for a refit also what `make_refit` adds
     """
     if not training.snapshot:
         chosen = select(Collection).where(Collection.id.in_(plan.collections))
@@ -96,9 +107,24 @@ def record_snapshot(session: Session, training: Training, plan: Plan) -> dict[st
         training.snapshot = {
             **list_collection_versions(session.scalars(chosen)),
             READ_AT: now(),
-            "labels": {task: label_consensus.list_standing_labels(session, task) for task in sorted(labelled)},
+            LAST_LABELS: {task: label_consensus.find_last_label(session, task) for task in sorted(labelled)},
         }
     return training.snapshot
+
+
+def read_votes(session: Session, snapshot: Mapping[str, Any], task: str) -> Votes:
+    """Read the votes of a task that a snapshot holds, less those that were withdrawn or removed since."""
+    if LAST_LABELS in snapshot:
+        last = snapshot[LAST_LABELS].get(task, 0)
+        return label_consensus.read_votes_until(session, list(snapshot["changes"]), task, last)
+    return label_consensus.read_listed_votes(session, snapshot.get(LABELS, {}).get(task, ()))
+
+
+def describe_learned(data: TrainingData) -> dict[str, Any]:
+    """Return what the provenance of a model says of the data of its training: the snapshot with `LABELS`."""
+    labelled = data.snapshot.get(LAST_LABELS, data.snapshot.get(LABELS, {}))
+    labels = {examples.task: {"pairs": len(examples.pairs)} for examples in data.tasks if examples.task in labelled}
+    return {**{part: value for part, value in data.snapshot.items() if part != LAST_LABELS}, LABELS: labels}
 
 
 def list_collection_versions(collections: Iterable[Collection]) -> dict[str, dict[str, Any]]:
@@ -170,11 +196,8 @@ def _read_task(
     sources = [s for s in plan.sources if s.task == task]
     derived = [s for s in sources if s.origin != "labels"]
     values = _read_values(faces, derived, plan) if derived else np.full(len(faces), np.nan)
-    consensus = _read_consensus(session, sources, snapshot["labels"].get(task, []), index_of)
-    labelled_in = {plan.collection_of(s) for s in sources if s.origin == "labels"}
-    ends = [(index_of.get(int(a), -1), index_of.get(int(b), -1)) for a, b in consensus.pairs]
-    kept = np.array([_belongs(faces, a, b, labelled_in) for a, b in ends], np.bool_)
-    pairs = np.array(ends, np.int64).reshape(-1, 2)[kept]
+    consensus = _read_consensus(session, plan, task, faces, index_of, snapshot)
+    pairs = np.array([index_of[pk] for pk in consensus.pairs.ravel().tolist()], np.int64).reshape(-1, 2)
     collections = {plan.collection_of(s) for s in sources}
     member = np.array([f.collection_id in collections for f in faces], np.bool_)
     member[pairs.ravel()] = True
@@ -190,29 +213,39 @@ def _read_task(
         tolerance=float(next((s.tolerance for s in derived if s.tolerance), 0.0)),
         derived=derived[0].origin if derived else "labels",
         pairs=pairs,
-        same=consensus.same[kept],
-        weights=consensus.weights[kept],
+        same=consensus.same,
+        weights=consensus.weights,
         unsettled=consensus.unsettled,
         max_pairs=sum(limits) if limits else None,
     )
 
 
 def _read_consensus(
-    session: Session, sources: Sequence[Source], label_pks: Sequence[int], faces: Container[int]
+    session: Session,
+    plan: Plan,
+    task: str,
+    faces: Sequence[FaceRecord],
+    index_of: Mapping[int, int],
+    snapshot: Mapping[str, Any],
 ) -> LabelConsensus:
-    """Decide the pairs of these labels by the rule of the source of labels; none without such a source.
+    """Decide the pairs that the labels of a task say something of, by the rule of its source; none without such a one.
 
-    faces: pks of the faces of the training. What labels say of other faces does not change the weights of labellers.
+    Both faces are of the training, and one lies in a collection whose labels are used. What labels say of other faces
+    does not change the weights of labellers.
     """
-    source = next((s for s in sources if s.origin == "labels"), None)
-    if source is None:
+    sources = [s for s in plan.sources if s.task == task and s.origin == "labels"]
+    if not sources:
         return label_consensus.decide_consensus({})
-    return label_consensus.read_consensus(session, label_pks, source.rule, faces)
-
-
-def _belongs(faces: Sequence[FaceRecord], a: int, b: int, collections: set[str]) -> bool:
-    """Whether both faces are there (not -1), and at least one of them lies in a collection whose labels are used."""
-    return a >= 0 and b >= 0 and bool({faces[a].collection_id, faces[b].collection_id} & collections)
+    votes = read_votes(session, snapshot, task)
+    judged = {pair: of_pair for pair, of_pair in votes.items() if pair[0] in index_of and pair[1] in index_of}
+    rule = ConsensusRule(sources[0].rule.weigh(judged), sources[0].rule.quorum)
+    labelled_in = {plan.collection_of(s) for s in sources}
+    chosen = {
+        pair: of_pair
+        for pair, of_pair in judged.items()
+        if any(faces[index_of[pk]].collection_id in labelled_in for pk in pair)
+    }
+    return label_consensus.decide_consensus(chosen, rule)
 
 
 def _read_values(faces: Sequence[FaceRecord], sources: Sequence[Source], plan: Plan) -> NDArray[np.float64]:

@@ -181,7 +181,7 @@ class FaceCluster(Base):
 
 
 class ClusteredFace(Base):
-    """A face of a cluster. A face lies in at most one; once it has a name, it no longer counts."""
+    """A face of a cluster. A face lies in at most one; once it has a name or is a distractor, it no longer counts."""
 
     __tablename__ = "clustered_faces"
     face_pk: Mapped[int] = mapped_column(

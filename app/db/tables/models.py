@@ -136,8 +136,8 @@ class Training(Base):
     """A training: its request, learning curve, report and candidate model.
 
     snapshot: the data that it learns from: {"changes": {collection: number}, "collections_created_at": {collection:
-        seconds}, "read_at": seconds, "labels": {task: [pk]}}; written once, so that a training that is started again
-        learns from the same
+        seconds}, "read_at": seconds, "last_labels": {task: pk}}; written once, so that a training that is started
+        again learns from the same. Earlier versions list the pks of all labels: "labels": {task: [pk]}
     """
 
     __tablename__ = "trainings"
