@@ -15,11 +15,11 @@ def take_rows(rows: Iterator[Row], max_rows: int, count_characters: Callable[[Ro
 
     One row is taken however long it is.
     """
-    taken: list[Row] = []
+    batch: list[Row] = []
     characters = 0
     for row in islice(rows, max_rows):
-        taken.append(row)
+        batch.append(row)
         characters += count_characters(row)
         if characters >= MAX_BATCH_CHARACTERS:
             break
-    return taken
+    return batch
