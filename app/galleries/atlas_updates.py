@@ -4,7 +4,7 @@ from sqlalchemy import Select, func, or_, select
 from sqlalchemy.orm import Session
 
 from app.db.tables import Atlas, Collection, Deployment, Job, StoredCompensation, now
-from app.queue.jobs import LIVE_STATES, enqueue
+from app.queue.jobs import LIVE_STATES, enqueue, find_highest
 from app.queue.messages import DrawAtlas
 
 RETRY_SECONDS = 3_600.0
@@ -24,7 +24,8 @@ def enqueue_update(session: Session, atlas: Atlas) -> bool:
     update = DrawAtlas(
         collection=atlas.collection_id, task=atlas.task, method=atlas.method, seed=atlas.seed, only_update=True
     )  # fmt: skip
-    last = session.scalar(select(Job).where(Job.lock == update.lock).order_by(Job.id.desc()).limit(1))
+    last_id = find_highest(session, Job.id, Job.lock == update.lock)
+    last = None if last_id is None else session.get(Job, last_id)
     if last is not None and (last.state in LIVE_STATES or _has_failed_lately(last)):
         return False
     enqueue(session, update)

@@ -3,7 +3,21 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import BindParameter, ColumnElement, Float, and_, bindparam, case, exists, literal, or_, select, update
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Float,
+    Select,
+    and_,
+    bindparam,
+    case,
+    exists,
+    func,
+    literal,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from app.db.tables import Collection, Job, now
@@ -11,6 +25,7 @@ from app.db.visibility import ALL_ROWS
 from app.queue.messages import MESSAGES, Message, RestoreSnapshot
 
 LIVE_STATES = ("queued", "running")
+STATES = (*LIVE_STATES, "succeeded", "failed", "cancelled")
 PART = aliased(Job)
 IS_LIVE = Job.state.in_(LIVE_STATES) | exists().where(PART.parent_id == Job.id, PART.state.in_(LIVE_STATES))
 """Whether a job or a part of it is live: a part may end after its import was cancelled."""
@@ -52,6 +67,7 @@ def enqueue(
         queue=message.queue,
         collection_id=next(iter(bound_to), None),
         lock=message.lock,
+        report_number=message.report_number,
         parent_id=parent,
         not_before=now() + delay if delay else 0.0,
     )
@@ -79,6 +95,17 @@ def is_bound(session: Session, message: Message) -> bool:
     return _read_creation_times(session, list(message.bound_to)) == message.bound_to
 
 
+def find_highest(session: Session, column: InstrumentedAttribute[Any], *where: ColumnElement[bool]) -> Any:
+    """Return the highest value of a column among all jobs that meet the conditions; None if there is none.
+
+    An index that begins with the columns of the conditions, the state and this column makes it one look-up for each
+    state, however many jobs have ended.
+    """
+    highest = [select(func.max(column)).where(*where, Job.state == state) for state in STATES]
+    values = [session.scalar(chosen, execution_options=ALL_ROWS) for chosen in highest]
+    return max((value for value in values if value is not None), default=None)
+
+
 def is_any_due(session: Session, queue: str) -> bool:
     """Whether a job of the queue may be due. It takes a tenth of the time of `claim`, and no lock."""
     return session.execute(DUE_QUERY, {"queue": queue, "now": now()}).first() is not None
@@ -103,12 +130,10 @@ def claim(
     recent: the collections that had a turn lately, the last one last
     """
     is_new, is_part = and_(Job.parent_id.is_(None), Job.not_before == 0.0), Job.parent_id.is_not(None)
-    earlier = aliased(Job)
-    is_blocked = exists().where(earlier.lock == Job.lock, earlier.id < Job.id, earlier.state.in_(LIVE_STATES))
     candidate = (
         select(Job.id)
         .where(Job.state == "queued", Job.queue == queue, _is_past(Job.not_before, now()))
-        .where(or_(Job.lock.is_(None), ~is_blocked))
+        .where(or_(Job.lock.is_(None), Job.id.in_(_select_first_of_locks(queue))))
         .order_by(~is_new, ~is_part if parts_first else is_part, _rank_turn(recent), Job.not_before, Job.id)
         .limit(1)
         .with_for_update(skip_locked=True, of=Job)
@@ -125,6 +150,17 @@ def claim(
     job = session.get_one(Job, job_id, populate_existing=True)
     job.started_at = job.started_at or now()
     return job
+
+
+def _select_first_of_locks(queue: str) -> Select[str]:
+    """Select the first live job of each lock. Jobs of the same lock are in the same queue.
+
+    To look for an earlier job of each candidate's lock takes time by the square of their number, since PostgreSQL may
+    not use an index for it.
+    """
+    live = aliased(Job)
+    of_queue = (live.queue == queue, live.state.in_(LIVE_STATES), live.lock.is_not(None))
+    return select(func.min(live.id)).where(*of_queue).group_by(live.lock)
 
 
 def _rank_turn(recent: Sequence[str]) -> ColumnElement[int]:

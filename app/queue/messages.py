@@ -31,6 +31,11 @@ class Message(BaseModel, frozen=True, extra="forbid"):
         """Jobs with the same lock run one after the other, in the order of their creation."""
         return None
 
+    @property
+    def report_number(self) -> int | None:
+        """The number of a report, by which the last one of a collection is found."""
+        return None
+
 
 class ImportArchive(Message):
     """List an archive's photos, have them ingested, and wait until the serving index holds them."""
@@ -160,6 +165,10 @@ class ReportMessage(Message):
     queue: ClassVar[QueueName] = "training"
     collection: str
     number: int = 0
+
+    @property
+    def report_number(self) -> int:
+        return self.number
 
 
 class ExamineGallery(ReportMessage):

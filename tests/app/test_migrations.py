@@ -373,3 +373,24 @@ def test_nobody_was_merged_into_the_people_of_an_earlier_version(old: str) -> No
         connection.execute(text("update subjects set id = 'eve'"))
         assert connection.execute(text("select pk, id from subjects")).all() == [(3, "eve")]
     assert "merged_subjects" not in {column["name"] for column in inspect(open_engine(old)).get_columns("subjects")}
+
+
+def test_reports_of_an_earlier_version_keep_their_order(old: str) -> None:
+    command.upgrade(make_config(old), "0029")
+    job = text(
+        "insert into jobs (id, kind, body, queue, state, tries, not_before, cancel, done, failed, created_at)"
+        " values (:id, :kind, :body, 'training', 'succeeded', 0, 0, false, 0, 0, 1)"
+    )
+    reports = {"j3": '{"collection": "c", "number": 12}', "j4": '{"collection": "c"}'}
+    with open_engine(old).begin() as connection:
+        for name, body in reports.items():
+            connection.execute(job, {"id": name, "kind": "examine", "body": body})
+    upgrade_database(old, None)
+    with open_engine(old).begin() as connection:
+        numbers = text("select id, collection_id, report_number from jobs order by id")
+        expected = [("j1", None, None), ("j2", None, None), ("j3", "c", 12), ("j4", "c", 0)]
+        assert connection.execute(numbers).all() == expected
+    command.downgrade(make_config(old), "0029")
+    tables = inspect(open_engine(old))
+    assert "report_number" not in {column["name"] for column in tables.get_columns("jobs")}
+    assert {"ix_jobs_lock", "jobs_to_claim"} <= {index["name"] for index in tables.get_indexes("jobs")}

@@ -45,7 +45,7 @@ from tests.ml.tiny_onnx import tiny_onnx
 from workers.context import Interrupted, JobContext, Later
 from workers.description import describe_faces
 from workers.handlers import HANDLERS, importing, ingest, sweep
-from workers.importing import archive_listing, batch_enrolment, batches
+from workers.importing import archive_listing, batch_enrolment, batches, row_batches
 from workers.schedule import Schedule
 from workers.worker import Worker
 
@@ -605,6 +605,26 @@ def test_a_long_listing_is_the_same_when_it_is_read_again(
     monkeypatch.setattr(archive_listing, "MAX_REMEMBERED_ENTRIES", len(PEOPLE) - 1)
     assert list(archive_listing.iterate_items(path, context)) == remembered
     assert len(remembered) == len(PEOPLE)
+
+
+def test_long_metadata_of_a_manifest_is_stored_in_several_transactions(
+    staff: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [f"{name},{'n' * 1_000}" for name in PEOPLE]
+    path = uploaded(staff, PEOPLE | {"manifest.csv": "\n".join(["file,note", *lines]).encode()})
+    job, counts = asked(staff, path), list[int]()
+
+    def insert_items(session: Session, statement: Any, rows: Any = None, **others: Any) -> Any:
+        if isinstance(rows, list):
+            counts.append(len(rows))
+        return execute(session, statement, rows, **others)
+
+    execute = Session.execute
+    monkeypatch.setattr(Session, "execute", insert_items)
+    monkeypatch.setattr(row_batches, "MAX_BATCH_CHARACTERS", 10_000)
+    archive_listing.list_archive(path, JobContext(job, "w", staff))
+    monkeypatch.undo()
+    assert (max(counts), sum(counts), count(staff, JobItem)) == (10, 40, 40)
 
 
 def test_a_postponed_job_is_taken_at_its_time(resources: Resources, monkeypatch: pytest.MonkeyPatch) -> None:

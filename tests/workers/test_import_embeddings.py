@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
 
 from app.collections import service
 from app.collections.schemas import CollectionDescriptor, CollectionIn, ExternalDescriptor
 from app.db.session import reading, writing
 from app.db.tables import Collection, Deployment, Embedding, Face, Follower, Job, Subject, now
+from app.enrolment.vectors.bulk_store import BatchOutcome, VectorRecord
 from app.enrolment.vectors.row_table import RowTable
 from app.queue import jobs
 from app.queue.messages import ImportEmbeddings, Sweep
@@ -33,7 +35,7 @@ from tests.npy import draw_people, to_npy
 from tests.workers.test_import import count, drain
 from workers.context import Interrupted, JobContext, Later
 from workers.handlers import embedding_import, sweep
-from workers.importing import vector_batches
+from workers.importing import row_batches, vector_batches
 from workers.schedule import Schedule
 from workers.worker import Worker
 
@@ -145,6 +147,45 @@ def test_an_import_continues_after_its_worker_died(staff: Resources, monkeypatch
     done = drain(staff, job)
     assert (done.state, done.done, done.failed) == ("succeeded", 250, 0)
     check_all_enrolled(staff, rows, subjects)
+
+
+def test_a_batch_ends_at_so_much_metadata_too(staff: Resources, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And an import goes on after the last batch, whatever rows it had."""
+    rows, _ = draw_people(25, 10, DIM)
+    job, sizes, store_batch = ask(staff, rows, ["ada"] * 250), list[int](), vector_batches.store_batch
+    notes = [f"{number} " + "n" * (400 if number % 2 else 10) for number in range(250)]
+    table = staff.uploads / "upload.csv"
+    table.write_text("\n".join(["subject,note", *(f"ada,{note}" for note in notes)]))
+
+    def store(session: Session, collection: Collection, records: Sequence[VectorRecord], *others: Any) -> BatchOutcome:
+        sizes.append(sum(len(record.row.metadata["note"]) for record in records if record.row.metadata))
+        return store_batch(session, collection, records, *others)
+
+    monkeypatch.setattr(row_batches, "MAX_BATCH_CHARACTERS", 5_000)
+    monkeypatch.setattr(vector_batches, "store_batch", store)
+    monkeypatch.setattr(embedding_import, "MAX_TURN_SECONDS", 0.0)
+    done = drain(staff, job)
+    assert (done.state, done.done, done.failed) == ("succeeded", 250, 0), done.problem
+    assert max(sizes) <= 5_000 + 400
+    assert sum(sizes) == sum(map(len, notes)), "a row is stored once"
+    with reading(staff.database) as session:
+        stored = [face.attributes["note"] for face in session.scalars(select(Face).order_by(Face.pk))]
+    assert stored == notes
+    assert read_rows(staff)["ada"] == pytest.approx(normalise(rows), abs=1e-5)
+
+
+def test_an_altered_table_ends_the_import(staff: Resources, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, subjects = draw_people(25, 10, DIM)
+    job = ask(staff, rows, subjects)
+    monkeypatch.setattr(embedding_import, "MAX_TURN_SECONDS", 0.0)
+    worker = Worker(staff, "default")
+    worker.step()
+    (staff.uploads / "upload.csv").write_text("subject\nada\n")
+    while worker.step():
+        continue
+    with reading(staff.database) as session:
+        row = session.get_one(Job, job)
+        assert (row.state, row.done, row.problem and row.problem["code"]) == ("failed", BATCH, "InvalidVectors")
 
 
 def test_a_run_that_lost_its_job_stores_nothing_more(staff: Resources) -> None:

@@ -3,10 +3,10 @@
 The whole archive is read through before the first item is kept, so that nothing is imported from a hostile one.
 """
 
+import json
 import logging
 from collections.abc import Iterator
 from contextlib import closing
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from app.enrolment.archives.manifest import MANIFEST_NAMES, ArchiveManifest
 from app.enrolment.archives.parser_client import ParserCrashed
 from app.enrolment.archives.photo_files import PhotoFiles, open_photo_files
 from workers.context import JobContext
+from workers.importing.row_batches import take_rows
 
 log = logging.getLogger("likeness.worker")
 
@@ -57,7 +58,7 @@ def _store_items(path: Path, context: JobContext) -> None:
     with writing(database) as session:
         session.execute(delete(JobItem).where(JobItem.job_id == job))
     fields, count = iterate_items(path, context), 0
-    while batch := list(islice(fields, ROWS_PER_INSERT)):
+    while batch := take_rows(fields, ROWS_PER_INSERT, _count_characters):
         context.check()
         rows = [{"job_id": job, "number": n, "state": "queued", **item} for n, item in enumerate(batch, count)]
         with writing(database) as session:
@@ -107,6 +108,10 @@ def _read_manifest(files: PhotoFiles, manifest_entry: Entry, entries: Iterator[E
             yield _make_item(entry, **fields)
         for name in manifest.iterate_unused():
             yield _make_item(Entry(name[:MAX_NAME_LENGTH], 0, 0), refused="FILE_MISSING")
+
+
+def _count_characters(item: ItemFields) -> int:
+    return len(item["name"]) + len(json.dumps(item["detail"]))
 
 
 def _make_item(entry: Entry, **fields: Any) -> ItemFields:

@@ -1,11 +1,12 @@
 """Enrol the rows of an imported file of vectors, batch by batch. A batch and the job's progress are one transaction."""
 
+import json
 import logging
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import islice
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -25,13 +26,14 @@ from app.enrolment.vectors.bulk_store import (
 )
 from app.enrolment.vectors.npy_file import NpyFile
 from app.enrolment.vectors.row_table import NO_FIELDS, RowTable, VectorRow
-from app.errors import NotFound
+from app.errors import Invalid, NotFound
 from app.galleries.external_descriptors import get_external
 from app.publishing import pointers
 from ml.descriptors.external import External
 from ml.errors import Corrupt, Unavailable
 from ml.types import Rows
 from workers.context import Interrupted, JobContext
+from workers.importing.row_batches import take_rows
 
 log = logging.getLogger("likeness.import")
 
@@ -86,13 +88,16 @@ class VectorImport:
 
     def _iterate_prepared(self, external: External, start: int) -> Iterator[_Batch]:
         """Yield the rows from `start` on in batches, checked."""
-        rows = self.vectors.read_rows()
+        rows, first, count = self.vectors.read_rows(), start, self.vectors.count
         size = max(1, min(MAX_BATCH_ROWS, MAX_BATCH_BYTES // (4 * self.vectors.dim)))
-        fields = None if self.table is None else self.table.iterate_rows(start)
-        for first in range(start, self.vectors.count, size):
-            part = np.asarray(rows[first : first + size], np.float32)
-            stated = [NO_FIELDS] * len(part) if fields is None else list(islice(fields, len(part)))
+        fields = repeat(NO_FIELDS) if self.table is None else self.table.iterate_rows(start)
+        while first < count:
+            stated = take_rows(fields, min(size, count - first), _count_characters)
+            if not stated:
+                raise Invalid(f"the table has ended at row {first:,}: it was altered", code="InvalidVectors")
+            part = np.asarray(rows[first : first + len(stated)], np.float32)
             yield _prepare(external, first, part, stated)
+            first += len(stated)
 
     def _store(self, batch: _Batch) -> None:
         """Store a batch. It is embedded before the collection is locked, and again if a pointer has moved meanwhile."""
@@ -143,6 +148,14 @@ class VectorImport:
         with large_cache(session):
             outcome = store_batch(session, collection, batch.records, usable, needs_consent)
         _record_outcome(session, job, batch, outcome)
+
+
+def _count_characters(row: VectorRow | str) -> int:
+    """Return how many characters the row of a table adds to a batch; the reason why one is refused adds none."""
+    if isinstance(row, str) or row is NO_FIELDS:
+        return 0
+    names = sum(len(name) for name in (row.subject, row.external_id, row.external_image_id) if name is not None)
+    return names + (len(json.dumps(row.metadata)) if row.metadata else 0)
 
 
 def _read_ahead(batches: Iterator[_Batch]) -> Generator[_Batch]:

@@ -17,12 +17,16 @@ class Job(Base):
     """A job for the workers.
 
     collection_id: whose turn it takes in the queue; None: it works for no collection
+    lock: a job waits for earlier live ones of the same lock
     lease_until: the worker that runs it renews this time while it lives
+    report_number: of a report; among those of its kind and collection, the last one has the highest
     """
 
     __tablename__ = "jobs"
     __table_args__ = (
         Index("jobs_to_claim", "queue", "state", "not_before"),
+        Index("jobs_of_a_lock", "lock", "state", "id"),
+        Index("reports_of_a_collection", "collection_id", "kind", "state", "report_number"),
         Index("parts_of_a_job", "parent_id", "id"),
     )
     id: Mapped[str] = mapped_column(String(64), primary_key=True, default=new_id)
@@ -31,8 +35,9 @@ class Job(Base):
     queue: Mapped[str] = mapped_column(String(16), default="default")  # or training
     state: Mapped[str] = mapped_column(String(16), default="queued")
     collection_id: Mapped[str | None] = mapped_column(String(255))
+    report_number: Mapped[int | None]
     parent_id: Mapped[str | None] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
-    lock: Mapped[str | None] = mapped_column(String(300), index=True)  # waits for earlier jobs of the same lock
+    lock: Mapped[str | None] = mapped_column(String(300))
     tries: Mapped[int] = mapped_column(default=0)
     not_before: Mapped[float] = mapped_column(default=0.0)
     lease_until: Mapped[float | None]
