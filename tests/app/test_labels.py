@@ -255,7 +255,7 @@ def test_a_withdrawal_that_fails_between_two_steps_says_so_and_is_repeated(
         "2 labels or more were withdrawn, but pe",
     )
     with reading(service.resources.database) as session:
-        settled = read_consensus(session, list_standing_labels(session, "identity"))
+        settled = decide_collection(session, "c", "identity")
     assert settled.same.tolist() == [False, True, True], "no label counts that was replaced"
     answer = service.client.delete("/v1/labels", params={"by": "mallory"}).raise_for_status().json()
     assert (answer["withdrawn"], answer["changed"]) == (2, 2)
