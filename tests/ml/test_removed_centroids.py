@@ -35,7 +35,7 @@ each_cell_index = pytest.mark.parametrize(
     [(kind, metric) for kind in ("ivf", "two_stage") for metric in (EUCLIDEAN, INNER_PRODUCT)],
     ids=str,
 )
-RANDOM_DIM, RANDOM_CELLS, RANDOM_FACES, PROBED_CELLS = 64, 64, 2048, 8
+RANDOM_DIM, RANDOM_CELLS, RANDOM_FACES, PROBED_CELLS = 64, 64, 2048, 16
 
 
 def draw_people(seed: int = 0) -> tuple[Rows, Rows]:
@@ -117,7 +117,7 @@ class Gallery:
         return self.first[np.isin(find_cells(self.index, self.read(self.first)), cells)]
 
     def count_lost(self) -> int:
-        """Count the faces that a search by their own vector does not find in an eighth of the cells."""
+        """Count the faces that a search by their own vector does not find in a quarter of the cells."""
         ids = np.array(sorted(self.rows))
         neighbours = self.index.search(self.read(ids), 1, m=PROBED_CELLS, candidates=1000)
         return int((neighbours.ids[:, 0] != ids).sum())
