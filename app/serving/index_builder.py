@@ -208,7 +208,7 @@ def assemble_index(
     cells = default_cell_count(len(ids))
     sample_size = per_cell * cells if cells > 1 else 0
     sample = _choose_sample(ids, min(sample_size, max(sample_size, len(ids)) // 2))
-    rows = _read_sample(first, dim, sample)
+    sample, rows = _read_sample(first, dim, sample)
     name, further = (chosen.name, chosen.options) if chosen else (None, {})
     index = indexes.build(sample, rows, metric, name=name, p=cells, device=device, folder=folder, further=further)
     del rows
@@ -227,12 +227,13 @@ def _choose_sample(ids: Ids, size: int) -> Ids:
     return np.sort(np.random.default_rng(0).choice(ids, size, replace=False))
 
 
-def _read_sample(batches: Iterable[EmbeddingBatch], dim: int, sample: Ids) -> Rows:
-    rows = np.empty((len(sample), dim), np.float32)
+def _read_sample(batches: Iterable[EmbeddingBatch], dim: int, sample: Ids) -> EmbeddingBatch:
+    """Return the rows of (n,) sorted ids, without those that the batches do not have any more."""
+    rows, is_read = np.empty((len(sample), dim), np.float32), np.zeros(len(sample), np.bool_)
     for pks, batch in batches if len(sample) else ():
         in_sample, positions = _find_in_sample(pks, sample)
-        rows[positions[in_sample]] = batch[in_sample]
-    return rows
+        rows[positions[in_sample]], is_read[positions[in_sample]] = batch[in_sample], True
+    return (sample, rows) if is_read.all() else (sample[is_read], rows[is_read])
 
 
 def _find_in_sample(pks: Ids, sample: Ids) -> tuple[NDArray[np.bool_], Ids]:

@@ -63,17 +63,16 @@ class RerankedIndex(LocalIndex):
     @classmethod
     def restore(cls, header: dict[str, Any], body: BinaryIO, device: Device) -> Self:
         """Restore the whole rows from the snapshot and rebuild the lists of the blocks from them."""
-        state = header["state"]
+        state, lists = header["state"], read_lists(header, body)
         index = cls(header["dim"], load_distance(header["metric"]), device=device, **state["options"])
-        index._whole.set_state(state["whole"], read_lists(header, body))
+        index._whole.set_state(state["whole"], lists)
         if index._blocks and len(index):
             ids = index.ids()
             rows = index.rows(ids)
             for block, columns in zip(index._blocks, index._columns, strict=True):
                 block.add(ids, np.ascontiguousarray(rows[:, columns]))
-            state_before = index._whole.state()
             index._whole.finish_build()
-            vars(index._whole).update(state_before)
+            index._whole.set_state(state["whole"], lists)
         return index
 
     @property
@@ -114,6 +113,9 @@ class RerankedIndex(LocalIndex):
         self._whole.add(ids, rows)
         for block, columns in zip(self._blocks, self._columns, strict=True):
             block.add(ids, np.ascontiguousarray(rows[:, columns]))
+
+    def _take_out(self, ids: Ids) -> None:
+        """See `LocalIndex._take_out`: each of the lists replaces its own rows."""
 
     def remove(self, ids: Ids) -> None:
         """Remove these (n,) ids; ids that are not present are ignored."""

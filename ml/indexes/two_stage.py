@@ -10,7 +10,8 @@ from ml import options as component_options
 from ml.distances import EUCLIDEAN, Distance, load_distance
 from ml.errors import WrongShape
 from ml.indexes.base import Device, IndexOptions, LocalIndex, Neighbours
-from ml.indexes.common.cells import MAX_FLAT_FACES, choose_fitted, default_cell_count, has_outgrown, imbalance
+from ml.indexes.common.cells import MAX_FLAT_FACES, default_cell_count, has_outgrown, imbalance
+from ml.indexes.common.centroids import FittedFaces
 from ml.indexes.common.compressed_lists import MIN_TRAINING_ROWS, CompressedLists
 from ml.indexes.common.inverted_lists import Scan, first_k, id_selector
 from ml.indexes.common.row_store import RowStore
@@ -18,6 +19,7 @@ from ml.indexes.common.snapshot_file import Writer, write_snapshot
 from ml.indexes.common.two_stage_options import TwoStageOptions
 from ml.types import Ids, Rows
 
+NO_CELLS: Ids = np.empty(0, np.int64)
 DEFAULT_CANDIDATES = 200
 CANDIDATES_PER_MATCH = 2
 """A search never ranks fewer candidates than so many times k."""
@@ -58,7 +60,8 @@ class TwoStageIndex(LocalIndex):
             raise WrongShape("p", "1 or more cells", p)
         self.options = component_options.from_options(TwoStageOptions, further)
         self.p, self.m, self.seed = p, m, seed
-        self.trained_on, self.trained_imbalance, self._removed, self._last_fitted = 0, 1.0, 0, -1
+        self.trained_on, self.trained_imbalance, self._removed = 0, 1.0, 0
+        self._fitted, self._replaced_cells = FittedFaces.of(-1, NO_CELLS), NO_CELLS
         self._store = RowStore(dim, (folder or Path(".")) if self.options.rows == "file" else None)
         self._lists: CompressedLists | None = None
 
@@ -80,7 +83,7 @@ class TwoStageIndex(LocalIndex):
         folder = Path(getattr(body, "name", ".")).parent
         index = cls(header["dim"], load_distance(header["metric"]), folder=folder, **state["options"])
         index.trained_on, index.trained_imbalance = state["trained_on"], state["trained_imbalance"]
-        index._removed, index._last_fitted = state["removed"], state["last_fitted"]
+        index._removed, index._fitted = state["removed"], FittedFaces.from_state(state["fitted"])
         ids, slots = (np.frombuffer(body.read(8 * state["count"]), np.int64) for _ in range(2))
         for start in range(0, len(ids), ROWS_PER_READ):
             part = slice(start, start + ROWS_PER_READ)
@@ -145,32 +148,46 @@ class TwoStageIndex(LocalIndex):
     def finish_build(self) -> None:
         """Take the present size as the size the cells were made for."""
         self.trained_on, self._removed = len(self), 0
-        self._last_fitted = int(self._store.ids[-1]) if len(self) else -1
+        self._fit_to_present()
+
+    def _fit_to_present(self) -> None:
+        """Take the present faces as those for which the cells were placed."""
+        if self._lists is not None:
+            self._lists.clear_empty_cells(self.metric)
+        sizes = self._lists.sizes if self._lists is not None else NO_CELLS
+        self._fitted = FittedFaces.of(int(self._store.ids[-1]) if len(self) else -1, sizes)
 
     def remove(self, ids: Ids) -> None:
         """Remove these (n,) ids; ids that are not present are ignored. An index that is empty then has no cells."""
         before = len(self)
-        self._take_out(ids)
+        self._renew(self._remove_rows(ids))
         self._removed += before - len(self)
 
     def _take_out(self, ids: Ids) -> None:
+        """See `LocalIndex._take_out`. `_add` renews the centroids, when the cells have got back what is not changed."""
+        self._replaced_cells = self._remove_rows(ids)
+
+    def _remove_rows(self, ids: Ids) -> Ids:
+        """Remove these (n,) ids, and return the cells in which they were."""
         slots = self._store.remove(ids)
         if not len(self):
-            self._lists = None
-        elif self._lists is not None and len(slots):
-            self._lists.remove(slots, self._read_fitted, self.metric)
+            self._lists, self._fitted = None, FittedFaces.of(-1, NO_CELLS)
+        return self._lists.remove(slots) if self._lists is not None and len(slots) else NO_CELLS
 
-    def _read_fitted(self, slots: Ids) -> Rows:
-        """Return the rows of a cell's slots that make its centroid: see `choose_fitted`."""
-        return choose_fitted(self._store.find_ids(slots), self._store.read_slots(slots), self._last_fitted)
+    def _renew(self, cells: Ids) -> None:
+        if self._lists is not None and len(cells):
+            self._lists.renew(cells, self._store, self._fitted, self.metric)
 
     def _add(self, ids: Ids, rows: Rows) -> None:
-        if self._lists is None and not len(self):
+        if is_new := self._lists is None and not len(self):
             self.train(rows)
-            self._last_fitted = int(ids.max())
         slots = self._store.add(ids, rows)
         if self._lists is not None:
             self._lists.add(slots, rows)
+        if is_new:
+            self._fit_to_present()
+        self._renew(self._replaced_cells)
+        self._replaced_cells = NO_CELLS
 
     def search(
         self, queries: Rows, k: int, *, m: int | None = None, allowed: Ids | None = None, candidates: int | None = None
@@ -227,7 +244,7 @@ class TwoStageIndex(LocalIndex):
             "trained_on": self.trained_on,
             "trained_imbalance": self.trained_imbalance,
             "removed": self._removed,
-            "last_fitted": self._last_fitted,
+            "fitted": self._fitted.to_state(),
         }
         return write_snapshot(path, self._header(state), self._write_body)
 

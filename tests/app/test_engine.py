@@ -1000,3 +1000,18 @@ def test_a_large_gallery_is_read_once_and_a_sample_finds_its_cells(resources: Re
     assert (index.ids() == np.sort(ids)).all()
     assert (index.rows(ids) == rows).all()
     assert not index.needs_rebuild()
+
+
+def test_a_build_leaves_out_faces_that_are_removed_while_it_reads_them() -> None:
+    """Their places in the sample to which its cells are fitted held whatever was in memory."""
+    ids: Ids = np.arange(12_000)
+    rows: np.ndarray = np.random.default_rng(1).standard_normal((len(ids), 4)).astype(np.float32)
+    left = np.flatnonzero(ids % 5)
+    index = index_builder.assemble_index(
+        ids, [(left, rows[left])], [(left, rows[left])], 4, EUCLIDEAN, "cpu", per_cell=20
+    )
+    assert index.cells == 128
+    assert index.ids().tolist() == left.tolist()
+    assert (index.rows(left) == rows[left]).all()
+    emptied = index_builder.assemble_index(ids, [], [(left[:3], rows[:3])], 4, EUCLIDEAN, "cpu", per_cell=20)
+    assert emptied.ids().tolist() == left[:3].tolist()

@@ -65,8 +65,6 @@ class Twins:
 
     def __init__(self, metric: Distance, faces: int = 3000) -> None:
         self.cpu, self.gpu = (IvfIndex(DIM, metric, p=32, device=device) for device in ("cpu", "cuda"))
-        for index in (self.cpu, self.gpu):
-            index.train(grid_rows(faces, 0))
         self.add(np.arange(faces), 0)
 
     def add(self, ids: Ids, seed: int) -> None:
@@ -108,6 +106,16 @@ def test_the_copy_is_made_anew_after_many_removals_and_after_some_of_which_a_few
     twins.remove(np.arange(MAX_SKIPPED - 10, MAX_SKIPPED + 10))
     twins.assert_same()
     assert copies.made == 3
+
+
+def test_the_copy_is_made_anew_after_rows_may_have_moved_to_other_cells(copies: Copies) -> None:
+    twins = Twins(EUCLIDEAN)
+    twins.assert_same()
+    cells = twins.cpu._lists.quantizer.search(grid_rows(3000, 0), 1)[1][:, 0]
+    twins.remove(np.flatnonzero(cells == 0)[:-2])
+    twins.add(np.arange(3000, 3100), 2)
+    twins.assert_same()
+    assert copies.made == 2
 
 
 def test_faces_that_were_never_there_leave_the_copy_as_it_is(copies: Copies) -> None:

@@ -4,7 +4,7 @@ Its tables of 16 values are looked up in registers, 32 faces at a time ("fast sc
 2015), which is several times faster than computing distances.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 import faiss
@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.distances import Distance
-from ml.indexes.common.cells import fit_centroids, move_centroids
+from ml.indexes.common.cells import fit_centroids
+from ml.indexes.common.centroids import CellLists, CellRows, FittedFaces, clear_empty_cells, renew_centroids
+from ml.indexes.common.row_store import RowStore
 from ml.indexes.common.snapshot_file import Writer
 from ml.types import Ids, Rows
 
@@ -85,10 +87,10 @@ class CompressedLists:
         self._lists.add_with_ids(_pad(rows, self._padding), slots)
         self._sizes = None
 
-    def remove(self, slots: Ids, read_rows: Callable[[Ids], Rows], metric: Distance) -> None:
-        """Remove (n,) slots, but not the last. It reads the ids of all lists, 10 ms for a million faces.
+    def remove(self, slots: Ids) -> Ids:
+        """Remove (n,) slots, and return the cells in which they were. It reads all ids, 10 ms for a million faces.
 
-        read_rows: returns those of the (n, dim) rows of (n,) slots that make the centroid of their cell
+        `renew` is to follow, unless no slot is left.
         """
         before = self.sizes
         self._lists.remove_ids(faiss.IDSelectorBatch(slots))
@@ -96,11 +98,24 @@ class CompressedLists:
         cells = np.flatnonzero(self.sizes < before)
         for block, used in self._last_blocks(cells):
             self._clear(block, used)
+        return cells
 
-        def read_cell(cell: int) -> Rows:
-            return _pad(read_rows(self._list_slots(cell)), self._padding)
+    def clear_empty_cells(self, metric: Distance) -> None:
+        """See `centroids.clear_empty_cells`."""
+        clear_empty_cells(self._lists.quantizer, self.sizes, metric)
 
-        move_centroids(self._lists.quantizer, cells, self.sizes, read_cell, metric)
+    def renew(self, cells: Ids, store: RowStore, fitted: FittedFaces, metric: Distance) -> None:
+        """Renew the centroids of (n,) cells: see `renew_centroids`. store: has the rows under the slots"""
+
+        def read_cell(cell: int) -> CellRows:
+            slots = self._list_slots(cell)
+            return slots, store.find_ids(slots), _pad(store.read_slots(slots), self._padding)
+
+        def place(slots: Ids, rows: Rows) -> None:
+            self.remove(slots)
+            self.add(slots, rows[:, : self._dim])
+
+        renew_centroids(cells, CellLists(self._lists.quantizer, metric, read_cell, place), fitted)
 
     def search(self, queries: Rows, count: int, m: int, selector: Any) -> Ids:
         """Find roughly the nearest slots of each of (Q, dim) queries in m cells: (Q, count), -1 where there are fewer.
@@ -124,7 +139,9 @@ class CompressedLists:
         return scanned
 
     def _list_slots(self, cell: int) -> Ids:
-        """The slots of the rows in a cell, which is not empty: (n,)."""
+        """The slots of the rows in a cell: (n,)."""
+        if not self.sizes[cell]:
+            return np.empty(0, np.int64)
         slots: Ids = faiss.rev_swig_ptr(self._lists.invlists.get_ids(cell), int(self.sizes[cell])).copy()
         return slots
 

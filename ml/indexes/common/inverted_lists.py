@@ -50,8 +50,10 @@ def read_lists(header: dict[str, Any], body: BinaryIO) -> Any:
 
 
 def view_list(lists: Any, cell: int) -> tuple[Ids, Rows]:
-    """The (n,) ids and (n, d) rows of one list, which is not empty, where they lie; valid until the next change."""
+    """The (n,) ids and (n, d) rows of one list where they lie; valid until the next change."""
     size = lists.invlists.list_size(cell)
+    if not size:
+        return np.empty(0, np.int64), np.empty((0, lists.d), np.float32)
     codes = faiss.rev_swig_ptr(lists.invlists.get_codes(cell), size * lists.code_size)
     return faiss.rev_swig_ptr(lists.invlists.get_ids(cell), size), codes.view(np.float32).reshape(size, -1)
 
