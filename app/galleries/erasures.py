@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, func, or_, select
 from sqlalchemy.orm import Session, undefer
 
+from app.db.id_lists import select_ids
 from app.db.subject_ids import list_spellings
 from app.db.tables import Collection, Embedding, Erasure, Face, FaceCoordinates, Label, Subject
 from app.db.visibility import ALL_ROWS
@@ -208,13 +209,14 @@ def list_names(
 
 def _list_merged(session: Session, subject: Subject) -> list[dict[str, Any]]:
     """List who was merged into a subject of a locked collection, and whether the id is that of another subject now."""
-    return [merged | {IS_ENROLLED: _is_enrolled(session, subject, merged["id"])} for merged in subject.merged_subjects]
-
-
-def _is_enrolled(session: Session, erased: Subject, subject_id: str) -> bool:
-    """Whether another subject than the erased one has an id."""
-    is_named = (Subject.collection_id == erased.collection_id, Subject.id.in_(list_spellings(subject_id)))
-    return session.scalar(select(Subject.pk).where(*is_named, Subject.pk != erased.pk).limit(1)) is not None
+    merged = subject.merged_subjects
+    if not merged:
+        return []
+    spellings = sorted({spelling for one in merged for spelling in list_spellings(one["id"])})
+    is_other = (Subject.collection_id == subject.collection_id, Subject.pk != subject.pk)
+    named = select(Subject.id).where(*is_other, Subject.id.in_(select_ids(session, spellings)))
+    enrolled = set(session.scalars(named))
+    return [one | {IS_ENROLLED: not enrolled.isdisjoint(list_spellings(one["id"]))} for one in merged]
 
 
 def _list_merged_names(merged: list[Any]) -> list[str]:
