@@ -22,7 +22,7 @@ MAX_FINGERPRINTED_FACES = 1_000
 MAX_FINGERPRINTED_TEXTS = 20_000
 MAX_FINGERPRINTED_CHARACTERS = 4 * MAX_BYTES
 """Of each text. In every form of Unicode, so many make more bytes than a fingerprint is of."""
-NAMES_PER_BATCH = 1_000
+NAMES_PER_BATCH = TEXTS_PER_BATCH = 1_000
 VECTOR_BYTES = 64
 """Of each embedding, its first bytes are kept until they are fingerprinted."""
 ERASED = "(erased)"
@@ -252,18 +252,28 @@ def _list_texts(session: Session, faces: Any, people: list[Subject]) -> list[str
 
     There may be 1,000 with each face, and a row of the erasure that is written anew at each of its steps holds them.
     """
-    starts = (text[:MAX_FINGERPRINTED_CHARACTERS] for text in _iterate_texts(session, faces, people))
-    return list(dict.fromkeys(starts))[:MAX_FINGERPRINTED_TEXTS]
+    starts = dict[str, None]()
+    for text in _iterate_texts(session, faces, people):
+        starts[text[:MAX_FINGERPRINTED_CHARACTERS]] = None
+        if len(starts) == MAX_FINGERPRINTED_TEXTS:
+            break
+    return list(starts)
 
 
 def _iterate_texts(session: Session, faces: Any, people: list[Subject]) -> Iterator[str]:
-    """Yield every text that a client has stored with the faces and people, the notes of their labels included."""
+    """Yield every text that a client has stored with the faces and people, and the starts of the notes of their labels.
+
+    A face may have any number of labels: of different notes, so many are read as are fingerprinted.
+    """
     yield from _iterate_names(faces, people)
     for row in (*faces, *people):
         yield from iterate_strings(row.attributes)
     pks = [face.pk for face in faces]
-    notes = select(Label.note).where(or_(Label.face_a.in_(pks), Label.face_b.in_(pks)), Label.note != "")
-    yield from session.scalars(notes.execution_options(**ALL_ROWS))
+    start = func.substr(Label.note, 1, MAX_FINGERPRINTED_CHARACTERS)
+    notes = select(start).where(or_(Label.face_a.in_(pks), Label.face_b.in_(pks)), Label.note != "")
+    notes = notes.distinct().limit(MAX_FINGERPRINTED_TEXTS).execution_options(yield_per=TEXTS_PER_BATCH, **ALL_ROWS)
+    with session.scalars(notes) as rows:
+        yield from rows
 
 
 def iterate_strings(value: Any) -> Iterator[str]:
