@@ -63,6 +63,7 @@ def read_page(
     order: Literal["oldest", "newest"] = "oldest",
     without: Sequence[InstrumentedAttribute[Any]] = (),
     unread: Sequence[InstrumentedAttribute[Any]] = (),
+    measured_rows: int | None = None,
 ) -> tuple[list[Row], str | None]:
     """Return up to `limit` rows after the token, in the order of `key`, and the token of the next page or None.
 
@@ -70,6 +71,7 @@ def read_page(
 
     order: "oldest" is ascending, "newest" descending
     without: columns that are not read; unread: nor are these, but the page is as short as if they were
+    measured_rows: how many are measured at a time, where each may have megabytes; None: all
     Raises Invalid for a token of another list or order.
     """
     newest = order == "newest"
@@ -78,14 +80,15 @@ def read_page(
         last = decode_token(next_token, key.type.python_type, newest)
         sizes = sizes.where(key < last if newest else key > last)
     keys, page_bytes = list[Any](), 0
-    for value, size in session.execute(sizes.limit(limit + 1)):
-        if len(keys) == limit or page_bytes >= MAX_PAGE_BYTES:
-            token = encode_token({"before": keys[-1]} if newest else keys[-1])
-            break
-        keys.append(value)
-        page_bytes += size
-    else:
-        token = None
+    with session.execute(sizes.limit(limit + 1), execution_options={"yield_per": measured_rows}) as measured:
+        for value, size in measured:
+            if len(keys) == limit or page_bytes >= MAX_PAGE_BYTES:
+                token = encode_token({"before": keys[-1]} if newest else keys[-1])
+                break
+            keys.append(value)
+            page_bytes += size
+        else:
+            token = None
     # with the token too, SQLite would read all rows after it
     chosen = select(row).where(*where, key.in_(keys)).order_by(key.desc() if newest else key)
     return list(session.scalars(chosen.options(*map(defer, (*without, *unread))))), token

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -34,8 +34,18 @@ NAME_FIELDS = PERSON_FIELDS | {"name", "file"}
 TEXT_FIELDS = frozenset({"name", "file", "reason", "detail", "problem", "path", "missing_queries"})
 """Fields whose strings a person's name may be a part of, as it may of every text that can be of several words."""
 
+FORM_START = re.compile(rf"(?<!{SPACED_CHARACTER})|(?<=\\[nrtbf])|(?<=\\u[0-9A-Fa-f]{{4}})|(?<=%[0-9A-Fa-f]{{2}})")
+FORM_END = re.compile(rf"(?!{SPACED_CHARACTER})")
+"""Where an encoding of a name is no part of another word: after a sign or an escaped one, and before a sign."""
+
 KEPT_NAMES = 16_384
-"""Of which the encodings are kept. A batch of erasures can have 2,000, each with those who were merged into it."""
+"""Of which the starts of the encodings are kept, by which nearly all texts without the name are passed over. A batch of
+erasures can have 2,000, each with those who were merged into it."""
+KEPT_CHARACTERS = 40
+"""Of each encoding and word. All encodings of a name can have 130 KB, and those of a batch 1.5 GB."""
+KEPT_WORDS = 8
+KEPT_WHOLE_NAMES = 64
+"""Of which all encodings are kept whole."""
 MERGE_COMMIT_SECONDS = 60
 """How long after the moment that it records a merge may be committed. On PostgreSQL, others read meanwhile, and name,
 who is merged."""
@@ -165,7 +175,7 @@ class ErasedNames:
 
     def is_quoted(self, text: str) -> bool:
         """Whether a text has an id of the subject between quotes, as messages write it."""
-        return any(quoted in text for name in self.called for quoted in _list_quoted(name))
+        return any(_has_quoted(text, name) for name in self.called)
 
 
 def _is_distinctive(name: str) -> bool:
@@ -187,13 +197,19 @@ def has_unspaced(text: str) -> bool:
 
 def has_words(text: str, name: str, folded: str | None = None) -> bool:
     """Whether a text has the words of a name in a row, whatever signs part them: Ada_Example-01, ada.example"""
-    words, folded = _list_words(name), fold(text) if folded is None else folded
-    if not words or words[0] not in folded or not all(word in folded for word in words):  # faster by far
+    folded, first_words = fold(text) if folded is None else folded, _list_first_words(name)
+    if not first_words or not all(word in folded for word in first_words):  # faster by far
         return False
-    return f" {' '.join(words)} " in f" {' '.join(WORD.findall(folded))} "
+    words = _list_words(name)
+    return all(word in folded for word in words) and f" {' '.join(words)} " in f" {' '.join(WORD.findall(folded))} "
 
 
 @lru_cache(KEPT_NAMES)
+def _list_first_words(name: str) -> list[str]:
+    return [word[:KEPT_CHARACTERS] for word in _list_words(name)[:KEPT_WORDS]]
+
+
+@lru_cache(KEPT_WHOLE_NAMES)
 def _list_words(name: str) -> list[str]:
     return WORD.findall(fold(name))
 
@@ -208,27 +224,52 @@ def has_form(text: str, name: str) -> bool:
 
     Of a script without spaces, it may stand between other letters too.
     """
-    return any(form in text for form in _list_forms(name)) and _compile_forms(name).search(text) is not None
+    if not any(start in text for start in _list_form_starts(name)):
+        return False
+    may_start, may_end = has_unspaced(name[:1]), has_unspaced(name[-1:])
+    return any(
+        (may_start or FORM_START.match(text, at)) and (may_end or FORM_END.match(text, at + len(form)))
+        for form in _list_forms(name)
+        for at in _iterate_places(text, form)
+    )
+
+
+def _iterate_places(text: str, form: str) -> Iterator[int]:
+    """Yield the positions at which a text has an encoding."""
+    at = text.find(form)
+    while at >= 0:
+        yield at
+        at = text.find(form, at + 1)
 
 
 @lru_cache(KEPT_NAMES)
+def _list_form_starts(name: str) -> list[str]:
+    return _list_starts(_list_forms(name))
+
+
+@lru_cache(KEPT_WHOLE_NAMES)
 def _list_forms(name: str) -> list[str]:
-    """Return the encodings of a name, the longest first."""
-    return sorted((form.decode(errors="replace") for form in list_text_encodings(name)), key=len, reverse=True)
+    """Return the encodings of a name."""
+    return sorted(form.decode(errors="replace") for form in list_text_encodings(name))
 
 
-@lru_cache(1024)
-def _compile_forms(name: str) -> re.Pattern[str]:
-    """Return what matches the encodings of a name where they are no part of another word. Takes up to 20 ms."""
-    escaped = r"(?<=\\[nrtbf])|(?<=\\u[0-9A-Fa-f]{4})|(?<=%[0-9A-Fa-f]{2})"
-    start = "" if has_unspaced(name[:1]) else rf"(?:(?<!{SPACED_CHARACTER})|{escaped})"
-    end = "" if has_unspaced(name[-1:]) else rf"(?!{SPACED_CHARACTER})"
-    return re.compile(f"{start}(?:{'|'.join(map(re.escape, _list_forms(name)))}){end}")
+def _has_quoted(text: str, name: str) -> bool:
+    may_have = any(start in text for start in _list_quoted_starts(name))
+    return may_have and any(quoted in text for quoted in _list_quoted(name))
 
 
 @lru_cache(KEPT_NAMES)
+def _list_quoted_starts(name: str) -> list[str]:
+    return _list_starts(_list_quoted(name))
+
+
+@lru_cache(KEPT_WHOLE_NAMES)
 def _list_quoted(name: str) -> list[str]:
     return [repr(form) for form in list_normal_forms(name)]
+
+
+def _list_starts(forms: Iterable[str]) -> list[str]:
+    return sorted({form[:KEPT_CHARACTERS] for form in forms})
 
 
 def may_be_sentence(text: str) -> bool:

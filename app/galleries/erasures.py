@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, func, or_, select
 from sqlalchemy.orm import Session, undefer
 
+from app.db.id_lists import select_ids
 from app.db.subject_ids import list_spellings
 from app.db.tables import Collection, Embedding, Erasure, Face, FaceCoordinates, Label, Subject
 from app.db.visibility import ALL_ROWS
@@ -21,7 +22,7 @@ MAX_FINGERPRINTED_FACES = 1_000
 MAX_FINGERPRINTED_TEXTS = 20_000
 MAX_FINGERPRINTED_CHARACTERS = 4 * MAX_BYTES
 """Of each text. In every form of Unicode, so many make more bytes than a fingerprint is of."""
-NAMES_PER_BATCH = 1_000
+NAMES_PER_BATCH = TEXTS_PER_BATCH = 1_000
 VECTOR_BYTES = 64
 """Of each embedding, its first bytes are kept until they are fingerprinted."""
 ERASED = "(erased)"
@@ -208,13 +209,14 @@ def list_names(
 
 def _list_merged(session: Session, subject: Subject) -> list[dict[str, Any]]:
     """List who was merged into a subject of a locked collection, and whether the id is that of another subject now."""
-    return [merged | {IS_ENROLLED: _is_enrolled(session, subject, merged["id"])} for merged in subject.merged_subjects]
-
-
-def _is_enrolled(session: Session, erased: Subject, subject_id: str) -> bool:
-    """Whether another subject than the erased one has an id."""
-    is_named = (Subject.collection_id == erased.collection_id, Subject.id.in_(list_spellings(subject_id)))
-    return session.scalar(select(Subject.pk).where(*is_named, Subject.pk != erased.pk).limit(1)) is not None
+    merged = subject.merged_subjects
+    if not merged:
+        return []
+    spellings = sorted({spelling for one in merged for spelling in list_spellings(one["id"])})
+    is_other = (Subject.collection_id == subject.collection_id, Subject.pk != subject.pk)
+    named = select(Subject.id).where(*is_other, Subject.id.in_(select_ids(session, spellings)))
+    enrolled = set(session.scalars(named))
+    return [one | {IS_ENROLLED: not enrolled.isdisjoint(list_spellings(one["id"]))} for one in merged]
 
 
 def _list_merged_names(merged: list[Any]) -> list[str]:
@@ -250,18 +252,28 @@ def _list_texts(session: Session, faces: Any, people: list[Subject]) -> list[str
 
     There may be 1,000 with each face, and a row of the erasure that is written anew at each of its steps holds them.
     """
-    starts = (text[:MAX_FINGERPRINTED_CHARACTERS] for text in _iterate_texts(session, faces, people))
-    return list(dict.fromkeys(starts))[:MAX_FINGERPRINTED_TEXTS]
+    starts = dict[str, None]()
+    for text in _iterate_texts(session, faces, people):
+        starts[text[:MAX_FINGERPRINTED_CHARACTERS]] = None
+        if len(starts) == MAX_FINGERPRINTED_TEXTS:
+            break
+    return list(starts)
 
 
 def _iterate_texts(session: Session, faces: Any, people: list[Subject]) -> Iterator[str]:
-    """Yield every text that a client has stored with the faces and people, the notes of their labels included."""
+    """Yield every text that a client has stored with the faces and people, and the starts of the notes of their labels.
+
+    A face may have any number of labels: of different notes, so many are read as are fingerprinted.
+    """
     yield from _iterate_names(faces, people)
     for row in (*faces, *people):
         yield from iterate_strings(row.attributes)
     pks = [face.pk for face in faces]
-    notes = select(Label.note).where(or_(Label.face_a.in_(pks), Label.face_b.in_(pks)), Label.note != "")
-    yield from session.scalars(notes.execution_options(**ALL_ROWS))
+    start = func.substr(Label.note, 1, MAX_FINGERPRINTED_CHARACTERS)
+    notes = select(start).where(or_(Label.face_a.in_(pks), Label.face_b.in_(pks)), Label.note != "")
+    notes = notes.distinct().limit(MAX_FINGERPRINTED_TEXTS).execution_options(yield_per=TEXTS_PER_BATCH, **ALL_ROWS)
+    with session.scalars(notes) as rows:
+        yield from rows
 
 
 def iterate_strings(value: Any) -> Iterator[str]:

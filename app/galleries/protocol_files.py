@@ -34,7 +34,7 @@ def scrub_queued_evaluations(database: Engine) -> None:
         queued = session.scalars(_select_evaluations(Evaluation.id, *is_queued)).all()
         if not queued:
             return
-        pending = select(Erasure).where(Erasure.state == PENDING).order_by(Erasure.id)
+        pending = select(Erasure).where(Erasure.state == PENDING).order_by(Erasure.id).execution_options(yield_per=1)
         waiting = [one for erasure in session.scalars(pending) for one in ErasedNames.list_of(erasure)]
     for _ in _scrub_each(database, queued, waiting, _scrub_live_files, *is_queued):
         pass

@@ -1,10 +1,11 @@
 """Look up and create subjects, and name and erase faces: shared by the API slices."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Text, cast, delete, exists, insert, literal, select, update
+from sqlalchemy import ColumnElement, Text, cast, delete, exists, insert, literal, or_, select, update
 from sqlalchemy.orm import Session, undefer
 
 from app.db.lookups import get_collection
@@ -117,12 +118,16 @@ def _take_merged_names(session: Session, subject: Subject) -> None:
 
     That is itself, before a merge that was undone, or somebody who had its id before.
     """
-    names = list(filter(None, (subject.id, subject.external_id)))
+    names = _list_names(subject)
     entries = drop_merged(
         session, subject.collection_id, lambda merged: is_called(merged, names), Subject.pk != subject.pk
     )
     if entries:
         subject.merged_subjects = [*subject.merged_subjects, *entries]
+
+
+def _list_names(subject: Subject) -> list[str]:
+    return list(filter(None, (subject.id, subject.external_id)))
 
 
 def drop_merged(
@@ -139,10 +144,25 @@ def drop_merged(
     return dropped
 
 
-def list_merged(session: Session, collection: str) -> list[dict[str, Any]]:
-    """List who was merged into the subjects of a collection: see `Subject.merged_subjects`."""
-    records = select(Subject.merged_subjects).where(Subject.collection_id == collection, _records_merged())
+def list_merged(session: Session, collection: str, *conditions: ColumnElement[bool]) -> list[dict[str, Any]]:
+    """List who was merged into the subjects of a collection: see `Subject.merged_subjects`.
+
+    conditions: which of these subjects
+    """
+    records = select(Subject.merged_subjects).where(Subject.collection_id == collection, _records_merged(), *conditions)
     return [merged for record in session.scalars(records) for merged in record]
+
+
+def count_namesakes(session: Session, subject: Subject) -> int:
+    """Count the merged subjects of the collection that were known by the id or the external id of a subject.
+
+    The erasure of somebody of that name erases all of them: see `_take_merged_names`.
+    """
+    names = _list_names(subject)
+    recorded = cast(Subject.merged_subjects, Text)
+    quoted = {json.dumps(spelling) for name in names for spelling in list_spellings(name)}
+    may_record = or_(*(recorded.contains(name, autoescape=True) for name in sorted(quoted)))
+    return sum(is_called(merged, names) for merged in list_merged(session, subject.collection_id, may_record))
 
 
 def _records_merged() -> ColumnElement[bool]:

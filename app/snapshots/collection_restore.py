@@ -18,7 +18,7 @@ from app.queue.jobs import enqueue
 from app.queue.messages import Erase
 from app.queue.moments import find_creation_moment
 from app.snapshots.contents import find_models, list_model_folders, list_selections
-from app.snapshots.erasure import is_being_rewritten, list_pending_erasures, refuse_pending_erasures
+from app.snapshots.erasure import has_pending_erasures, is_being_rewritten, refuse_pending_erasures
 from app.snapshots.files import BLOBS
 from app.snapshots.reader import OpenedSnapshot, check_unchanged, open_snapshot, refuse_unfit_rows
 from app.snapshots.reservations import RESERVATION, is_untouched
@@ -148,7 +148,7 @@ def _select_files(
 def _has_pending_erasures(database: Engine) -> bool:
     """Whether anything is still to be erased from kept snapshots. If not, nobody rewrites one that looks like it."""
     with reading(database) as session:
-        return bool(list_pending_erasures(session))
+        return has_pending_erasures(session)
 
 
 def _refuse_pending_erasures(database: Engine, collection: str) -> None:

@@ -252,14 +252,22 @@ def _list_missing(rows: Engine, missing: Sequence[str]) -> list[str]:
     return [path for path in missing if path in photos]
 
 
-def list_pending_erasures(session: Session, collection: str | None = None) -> list[float]:
-    """List the moments of the deletions that are not yet erased from kept snapshots: see `read_until`.
+def list_pending_erasures(session: Session, collection: str) -> list[float]:
+    """List the moments of the deletions in a collection that are not yet erased from kept snapshots: see `read_until`.
 
-    collection: in which something was deleted; None: in any
+    The rows, which may have 20 MB each, are in memory one at a time.
+    """
+    pending = select(Erasure).where(Erasure.state == PENDING, Erasure.collection_id == collection)
+    return [read_until(erasure) for erasure in session.scalars(pending.execution_options(yield_per=1))]
+
+
+def has_pending_erasures(session: Session, collection: str | None = None) -> bool:
+    """Whether something that was deleted is not yet erased from kept snapshots.
+
+    collection: in which it was deleted; None: in any
     """
     is_there = () if collection is None else (Erasure.collection_id == collection,)
-    pending = select(Erasure).where(Erasure.state == PENDING, *is_there)
-    return [read_until(erasure) for erasure in session.scalars(pending)]
+    return session.scalar(select(Erasure.id).where(Erasure.state == PENDING, *is_there).limit(1)) is not None
 
 
 def refuse_pending_erasures(session: Session, collection: str | None = None) -> None:
@@ -267,5 +275,5 @@ def refuse_pending_erasures(session: Session, collection: str | None = None) -> 
 
     collection: locked, so that a deletion that is being carried out is committed by then
     """
-    if list_pending_erasures(session, collection):
+    if has_pending_erasures(session, collection):
         raise Conflict(STILL_ERASING)

@@ -177,7 +177,7 @@ def _record_files(copied: Engine, batch: list[dict[str, object]]) -> None:
 def _list_pending(session: Session, collection: str | None) -> list[ErasedNames]:
     """List what is being erased: jobs and reports may still name it."""
     of_collection = [] if collection is None else [Erasure.collection_id == collection]
-    pending = select(Erasure).where(Erasure.state == PENDING, *of_collection)
+    pending = select(Erasure).where(Erasure.state == PENDING, *of_collection).execution_options(yield_per=1)
     return [one for erasure in session.scalars(pending) for one in ErasedNames.list_of(erasure)]
 
 

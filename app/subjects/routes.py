@@ -71,7 +71,7 @@ def merge_subject(
 ) -> SubjectOut:
     """Moves all faces to the other subject and deletes this one. If both have a metadata field, the other's is kept.
     409 if the faces of either may not be used any more: consent was refused, or `retain_until` has passed. 422 if more
-    than 100 subjects would have been merged into the other."""
+    than 100 subjects would have been merged into the other, or in the collection with the id or external id of this."""
     needs_consent = resources.settings.require_consent
     return service.merge_subjects(session, collection, subject, body.into, needs_consent=needs_consent)
 

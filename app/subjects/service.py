@@ -20,7 +20,8 @@ from app.queue.moments import find_latest_moment
 from app.subjects.schemas import ErasedOut, SubjectIn, SubjectOut, SubjectsOut
 
 MAX_MERGED_SUBJECTS = 100
-"""Subjects that one may record as merged into it. Its erasure looks for the names of each in all that is stored."""
+"""Subjects that one may record as merged into it, and those of one id or external id that all subjects of a collection
+may record together. An erasure looks for the names of each in all that is stored."""
 
 
 def put_subject(session: Session, collection: str, subject_id: str, body: SubjectIn) -> tuple[SubjectOut, bool]:
@@ -80,8 +81,8 @@ def merge_subjects(session: Session, collection: str, subject_id: str, into: str
 
     The earlier `retain_until` of both holds, and consent that was given to one of them.
     needs_consent: whether the kept subject needs recorded consent
-    Raises NotFound, Invalid if both are the same or have too much metadata or too many merged subjects for one, or
-    Conflict if the faces of either may not be used any more.
+    Raises NotFound, Invalid if both are the same or have too much metadata or too many merged subjects for one, or if
+    too many of the id or external id were merged before, or Conflict if the faces of either may not be used any more.
     """
     locked = pointers.lock_collection(session, collection)
     merged = subjects.get_subject(session, collection, subject_id)
@@ -107,6 +108,13 @@ def merge_subjects(session: Session, collection: str, subject_id: str, into: str
 
 def _absorb(session: Session, merged: Subject, kept: Subject) -> None:
     """Raises Invalid."""
+    namesakes = subjects.count_namesakes(session, merged)
+    if namesakes >= MAX_MERGED_SUBJECTS:
+        raise Invalid(
+            f"{namesakes} subjects that were merged in this collection have the id or the external id of "
+            f"{merged.id!r}, and at most {MAX_MERGED_SUBJECTS} are allowed: change its external id, if it has this in "
+            f"common with others, or give {kept.id!r} its faces one by one, and delete it"
+        )
     kept.absorb(merged, find_latest_moment(session))
     if len(kept.merged_subjects) > MAX_MERGED_SUBJECTS:
         raise Invalid(

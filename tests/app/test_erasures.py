@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 
 import pytest
-from sqlalchemy import delete
+from sqlalchemy import create_engine, delete
 from sqlalchemy.orm import Session
 
 from app.db.session import writing
-from app.db.tables import Erasure
+from app.db.tables import Base, Erasure
+from app.deps import paging
 from app.erasures.schemas import ErasureOut
 from app.erasures.service import get_erasure, list_erasures
 from app.errors import NotFound
@@ -45,6 +46,31 @@ def test_receipts_are_listed_in_pages_in_both_orders_for_one_collection_or_all(s
     assert list_ids(session, "c") == []
     first = list_erasures(session, None, "newest", 2, None)
     assert (len(first.erasures), first.erasures[0].signature) == (2, "s3")
+
+
+def test_few_receipts_beyond_a_page_of_large_ones_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fingerprints of one may have 6.5 MB, and those of 1,000 were read for each page."""
+    monkeypatch.setattr(paging, "MAX_PAGE_BYTES", 1_000)
+    database, measured = create_engine("sqlite://"), list[int]()
+    Base.metadata.create_all(database, [Erasure.metadata.tables["erasures"]])
+    with Session(database) as session:
+        for number in range(40):
+            session.add(
+                Erasure(
+                    id=f"f{number:02}", collection_id="c", collection_created_at=1.0, target="face", change=1,
+                    first_change=1, contents={"removed": {}}, fingerprints=500 * [number],
+                )
+            )  # fmt: skip
+        session.flush()
+        sqlite = session.connection().connection.driver_connection
+        assert sqlite is not None
+        sqlite.create_function("length", 1, lambda text: measured.append(len(text)) or measured[-1])
+        first = list_erasures(session, "c", "newest", 1_000, None)
+        assert [erasure.id for erasure in first.erasures] == ["f39"]
+        assert 1 <= sum(size > 1_000 for size in measured) <= 11
+        second = list_erasures(session, "c", "newest", 1_000, first.next_token)
+        assert [erasure.id for erasure in second.erasures] == ["f38"]
+    database.dispose()
 
 
 def test_a_receipt_is_found_by_its_id(session: Session) -> None:

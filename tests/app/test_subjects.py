@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from typing import Any
+from unicodedata import normalize
 from urllib.parse import quote
 
 import httpx
@@ -246,6 +247,32 @@ def test_a_merge_keeps_the_limit_of_merged_subjects(service: Service, staff: htt
         in refused.json()["detail"]
     )
     assert staff.get(f"{BASE}/subjects/ada").json() == answer.json(), "it is not merged"
+
+
+@pytest.mark.parametrize("shared", ["badge_7", 'a "b%" \u00e9\U0001f600'])
+def test_a_merge_keeps_the_limit_of_merged_subjects_of_one_name(
+    service: Service, staff: httpx.Client, shared: str
+) -> None:
+    """The erasure of somebody of the name gathers all of them: 15,000 kept all others waiting for 5 s."""
+    for name in ("ada", "bob", "eve", "max"):
+        staff.put(f"{BASE}/subjects/{name}", json={"external_id": shared}).raise_for_status()
+    like = [{"id": f"x{n}", "external_id": shared, "created_at": 1.0 + n, "merged_at": 2.0 + n} for n in range(98)]
+    like.append({"id": normalize("NFD", shared), "external_id": None, "created_at": 1.0, "merged_at": 2.0})
+    others = [one | {"external_id": f"{shared}!"} for one in like]
+    recorded = {"ada": [], "bob": like[:40] + others[:20], "eve": like[40:], "max": []}
+    with writing(service.resources.database) as session:
+        for subject in session.scalars(select(Subject)):
+            subject.merged_subjects = recorded[subject.id]
+    staff.post(f"{BASE}/subjects/ada:merge", json={"into": "max"}).raise_for_status()
+    refused = staff.post(f"{BASE}/subjects/bob:merge", json={"into": "max"})
+    assert (refused.status_code, refused.json()["code"]) == (422, "InvalidParameter")
+    assert (
+        "100 subjects that were merged in this collection have the id or the external id of 'bob', and at most 100 are "
+        "allowed: change its external id" in refused.json()["detail"]
+    )
+    assert staff.get(f"{BASE}/subjects/bob").status_code == 200, "it is not merged"
+    staff.patch(f"{BASE}/subjects/bob", json={"external_id": "badge-8"}).raise_for_status()
+    staff.post(f"{BASE}/subjects/bob:merge", json={"into": "max"}).raise_for_status()
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ from app.queue import jobs
 from app.queue.messages import Compare, Erase, Evaluate, ExamineGallery, ImportArchive, Publish, Sweep, Train
 from app.resources import Resources
 from app.serving.reporter import ALIVE_SECONDS
+from app.snapshots.erasure import has_pending_erasures, list_pending_erasures
 from app.storage.audit_log.spool import AuditSpool
 from app.storage.blob_store import Blobs
 from app.storage.fingerprints import Fingerprinter
@@ -42,6 +43,7 @@ from app.storage.text_encodings import list_text_encodings
 from tests.killed_process import kill_process, kill_saving_process
 from tests.service import USUAL_ERASURE_SECONDS
 from tests.workers.test_erase import context
+from tests.workers.test_scrubbing import count_loaded
 from workers.context import Interrupted, Later
 from workers.erasing import blockers, completion, resumption
 from workers.erasing.blockers import Blocker, find_blocker, list_collections
@@ -642,13 +644,29 @@ def test_every_erasure_without_a_job_gets_one(resources: Resources) -> None:
         ended = jobs.enqueue(session, Erase(collection="staff", erasure=lost.id))
         ended.state = "failed"
         jobs.enqueue(session, ImportArchive(collection="staff", path="x"))
-    assert resumption.resume_erasures(resources) == 3
+    with count_loaded(Erasure) as counts:
+        assert resumption.resume_erasures(resources) == 3
+    assert counts == [], "they may have 20 MB each"
     with reading(resources.database) as session:
         queued = session.scalars(select(Job).where(Job.kind == "erase", Job.state == "queued")).all()
     messages = {job.body["erasure"]: (job.body["collection"], job.body["whole"]) for job in queued}
     ours = dict.fromkeys((running.id, lost.id, scrubbed.id), ("staff", False))
     assert messages == ours | {whole.id: ("gone", True)}
     assert resumption.resume_erasures(resources) == 0
+
+
+def test_pending_erasures_are_in_memory_one_at_a_time(resources: Resources) -> None:
+    """Each may have 20 MB. A restore waits for those of its collection, and needs only their moments."""
+    for number in range(5):
+        make_erasure(resources, targets={"until": NOW + number})
+    make_erasure(resources, collection_id="others")
+    make_erasure(resources, state="scrubbed", collection_id="erased")
+    with count_loaded(Erasure) as counts, reading(resources.database) as session:
+        assert sorted(list_pending_erasures(session, "staff")) == [NOW + number for number in range(5)]
+        assert (len(counts), max(counts) <= 2) == (5, True)
+        pending = [has_pending_erasures(session, name) for name in (None, "staff", "others", "erased")]
+        assert pending == [True, True, True, False]
+    assert len(counts) == 5, "whether there is one can be said without it"
 
 
 @pytest.mark.parametrize("target", ["subject", "collection"])

@@ -1,13 +1,14 @@
 """The erasure of a person erases who was merged into it, and nobody who was enrolled later under the same id."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from alembic import command
-from sqlalchemy import Engine, create_engine, select, update
+from sqlalchemy import Engine, create_engine, event, select, update
 from sqlalchemy.orm import Session
 
 from app.collections.service import delete_collection
@@ -392,6 +393,38 @@ def test_an_erased_person_stays_in_no_record_of_a_merge_that_was_undone(staff: R
     assert holds(folder, another.encode())
     assert erasure.contents["removed"]["snapshots_rewritten"] == 1
     assert list_kept_people(staff, "undone") == ["s0", "s1"]
+
+
+def test_the_erasure_of_many_merged_people_looks_for_their_ids_with_one_statement(staff: Resources) -> None:
+    for name in ("x1", "decompose\u0301"):
+        create(staff, name)
+    ids = [f"x{n}" for n in range(300)] + ["decompos\u00e9"]
+    with writing(staff.database) as session:
+        erased = session.scalars(select(Subject).where(Subject.id == "s0")).one()
+        erased.merged_subjects = [
+            {"pk": n, "id": name, "external_id": None, "created_at": 1.0, "merged_at": 2.0}
+            for n, name in enumerate([*ids, "s0"])
+        ]
+    statements: list[str] = []
+    with note_statements(statements):
+        erasure = erase_subject(staff)
+    assert len([text for text in statements if "FROM subjects" in text]) < 10
+    with reading(staff.database) as session:
+        merged = session.get_one(Erasure, erasure).targets["merged"]
+    assert len(merged) == 302
+    assert [one["id"] for one in merged if one["is_enrolled"]] == ["x1", "decompos\u00e9"]
+
+
+@contextmanager
+def note_statements(statements: list[str]) -> Iterator[None]:
+    def note(*values: Any) -> None:
+        statements.append(values[2])
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        yield
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

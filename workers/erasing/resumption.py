@@ -20,10 +20,10 @@ def resume_erasures(resources: Resources) -> int:
     with writing(resources.database) as session:
         live = select(Job.body).where(Job.kind == Erase.kind, Job.state.in_(LIVE_STATES))
         running = {body.get("erasure") for body in session.scalars(live)}
-        for erasure in session.scalars(select(Erasure).where(Erasure.state != FINAL)):
-            if erasure.id not in running:
-                is_whole = erasure.target == "collection"
-                enqueue(session, Erase(collection=erasure.collection_id, whole=is_whole, erasure=erasure.id))
+        unfinished = select(Erasure.id, Erasure.collection_id, Erasure.target).where(Erasure.state != FINAL)
+        for erasure, collection, target in session.execute(unfinished).all():
+            if erasure not in running:
+                enqueue(session, Erase(collection=collection, whole=target == "collection", erasure=erasure))
                 count += 1
     return count
 
