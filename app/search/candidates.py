@@ -134,7 +134,7 @@ def _group_neighbours(
     faces = read_faces(session, criteria.faces, pks if excluded is None else np.where(pks == excluded, -1, pks))
     owners = faces.owners.tolist()
     people = _find_people(criteria, owners)
-    corrections = _find_corrections(criteria, queries[0], neighbours.ids, people, excluded)
+    corrections = _find_corrections(session, criteria, queries[0], neighbours.ids, people, excluded)
     distractors = frozenset([people[offset] for offset in faces.distractors if people[offset] % 2])
     width = neighbours.ids.shape[1]
     grouped = []
@@ -159,7 +159,12 @@ def _find_people(criteria: Criteria, owners: list[int]) -> list[int]:
 
 
 def _find_corrections(
-    criteria: Criteria, queries: Rows, ids: Ids, people: Sequence[int], excluded: int | None
+    session: Session | None,
+    criteria: Criteria,
+    queries: Rows,
+    ids: Ids,
+    people: Sequence[int],
+    excluded: int | None,
 ) -> list[Corrections]:
     """Find what labels change for each of (Q, dim) queries. In a mix, labels only keep pairs from matching each other.
 
@@ -177,7 +182,7 @@ def _find_corrections(
     for query, row in enumerate(queries):
         nearest = reversed(faces[query * width : (query + 1) * width])
         of_query = {person: pk for person, pk in nearest if person >= 0}
-        corrections.append(find_corrections(criteria.first, row, of_query, excluded))
+        corrections.append(find_corrections(session, criteria.first, row, of_query, excluded))
     return corrections
 
 

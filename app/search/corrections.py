@@ -1,16 +1,17 @@
 """Apply the settled labels to a query: whom it cannot be, which faces it never matches, and who it is."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from sqlalchemy.orm import Session
 
 from app.deps.shared_schemas import SubjectRef
-from app.search.enrolled_faces import read_indexed_rows
+from app.search.enrolled_faces import ROWS_PER_BLOCK, check_immediate
 from app.search.schemas import Correction, Effect
 from app.serving.deployments import ServedModel
 from app.serving.labels.constraints import ServedConstraints
-from ml.identification.label_constraints import LabelledPair
+from ml.identification.label_constraints import Exclusions, LabelledPair
 from ml.indexes.base import Neighbours
 from ml.types import Rows
 
@@ -32,9 +33,9 @@ class Corrections:
 
 
 def find_corrections(
-    served: ServedModel, query: Rows, nearest: Mapping[int, int], query_face: int | None
+    session: Session | None, served: ServedModel, query: Rows, nearest: Mapping[int, int], query_face: int | None
 ) -> Corrections:
-    """Find what labels change for a query.
+    """Find what labels change for a query. Raises DatabaseNeeded if many faces must be compared with it.
 
     A person is ruled out if labels say that the query face is somebody else. If they say so of another face, which is
     nearer to the query than all faces of the person, the person is rejected.
@@ -49,6 +50,7 @@ def find_corrections(
     if not suspects:
         return Corrections({}, separated, {}, confirmed, confirmed_by)
     exclusions = {person: constraints.ruled_out.exclusions[person] for person in suspects}
+    _check_immediate(session, exclusions.values())
     groups = [group.faces for excluded in exclusions.values() for group in excluded.groups]
     labelled = {out.face for excluded in exclusions.values() for out in excluded.labelled}
     faces = labelled.union(*groups, (nearest[person] for person in suspects))
@@ -68,6 +70,13 @@ def find_corrections(
         if nearer:
             rejected[person] = nearer[0]
     return Corrections(ruled_out, separated, rejected, confirmed, confirmed_by)
+
+
+def _check_immediate(session: Session | None, exclusions: Collection[Exclusions]) -> None:
+    """Check that so many faces may be compared without a session. Raises DatabaseNeeded."""
+    check_immediate(session, sum(len(excluded.labelled) + len(excluded.groups) for excluded in exclusions))
+    sizes = {id(group.faces): len(group.faces) for excluded in exclusions for group in excluded.groups}
+    check_immediate(session, sum(sizes.values()))
 
 
 def _find_own_group(groups: Iterable[tuple[int, ...]], query_face: int | None) -> tuple[int, ...] | None:
@@ -124,8 +133,9 @@ def name_person(constraints: ServedConstraints, person: int) -> SubjectRef | Non
 
 def _compute_distances(served: ServedModel, query: Rows, pks: Sequence[int]) -> dict[int, float]:
     """Return pk -> distance from the (dim,) query of those faces that are in the index."""
-    rows = read_indexed_rows(served.loaded_index, np.array(pks, np.int64)) if len(pks) else {}
-    if not rows:
-        return {}
-    distances = served.index.metric.distances(query[None], np.stack(list(rows.values())))[0]
-    return dict(zip(rows, distances.tolist(), strict=True))
+    distances: dict[int, float] = {}
+    for held, rows in served.loaded_index.iterate_rows(np.array(pks, np.int64), ROWS_PER_BLOCK):
+        if len(held):
+            computed = served.index.metric.distances(query[None], rows)[0]
+            distances.update(zip(held.tolist(), computed.tolist(), strict=True))
+    return distances

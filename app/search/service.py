@@ -192,7 +192,7 @@ def verify_pair(context: SearchContext, photos: Sequence[bytes], params: VerifyP
         face_id, corrected_by = None, list[Correction]()
         nearest_pks = np.array(pks[nearest : nearest + 1], np.int64)
         for face in enrolled_faces.read_faces(session, served.faces, nearest_pks).values():
-            face_id, corrected_by = face.face_id, _list_corrections(served, rows[0], face)
+            face_id, corrected_by = face.face_id, _list_corrections(session, served, rows[0], face)
             passes = False if corrected_by else passes
         return VerifyOut(
             distance=distance,
@@ -275,11 +275,11 @@ def _choose_collection(session: Session, params: VerifyParams) -> str:
     return collections[0]
 
 
-def _list_corrections(served: ServedModel, query: Rows, face: EnrolledFace) -> list[Correction]:
+def _list_corrections(session: Session, served: ServedModel, query: Rows, face: EnrolledFace) -> list[Correction]:
     """List the label by which a query, (dim,), is not the person of an enrolled face."""
     constraints = served.deployment.constraints
     person = constraints.person(face.owner)
-    rejected = find_corrections(served, query, {person: face.pk}, None).rejected
+    rejected = find_corrections(session, served, query, {person: face.pk}, None).rejected
     return [describe_correction([constraints], "rejected", label, person) for label in rejected.values()]
 
 

@@ -27,7 +27,7 @@ from app.serving.faces.lost_faces import hash_contents, take_out_lost
 from app.serving.index_builder import COLLECTION, TASK, IndexKey
 from app.serving.index_loader import IndexLoader
 from app.serving.index_snapshots import MIN_SAVED_VECTORS, SnapshotStore
-from app.serving.labels.constraints import ServedConstraints
+from app.serving.labels.reader import read_constraints
 from app.serving.labels.updates import LabelUpdates
 from app.serving.loaded_index import LoadedIndex
 from app.serving.reporter import Reporter
@@ -74,7 +74,7 @@ class DeploymentSync:
         self.compensation = RenewalSchedule(resources, self.tasks, IDLE_SECONDS)
         self.calibration = CalibrationSchedule(resources, self.tasks, IDLE_SECONDS)
         self.validity_checks = ValidityChecks(resources, self.tasks, snapshots)
-        self.label_updates = LabelUpdates()
+        self.label_updates = LabelUpdates(resources.database, lambda: resources.notifier.notify("changes"))
         self._load_retry_at: dict[IndexKey, float] = {}  # after a failed load, by the monotonic clock
 
     def synchronise(self, session: Session, row: DeploymentRow) -> None:
@@ -118,6 +118,7 @@ class DeploymentSync:
             self.tasks.discard(("load", key))
             self.tasks.discard(("build", key))
         self.prepared.pop(row.key, None)
+        self.label_updates.forget(row.key)
         served = self.registry.get(row.key)
         if served is None or served.collection_created_at != row.collection_created_at:
             self.face_tables.forget(row.collection_key)
@@ -131,24 +132,18 @@ class DeploymentSync:
             log.warning("index.lost_faces collection=%s task=%s", *row.key)
             for key in keys:
                 self.snapshots.delete(key)
-        self.label_updates.forget(row.key)
-        constraints = self.label_updates.update(session, ServedConstraints(), row)
+        constraints = read_constraints(session, *row.key, row.change)
         self.registry.put(replace(served, faces=stored, constraints=constraints))
 
     def drop_all_but(self, known: set[tuple[str, str, float]]) -> None:
         """Stop serving collections that were deleted, and delete their snapshots. known: those that still exist"""
         self.face_tables.drop_all_but({CollectionKey(collection, created_at) for collection, _, created_at in known})
+        self.label_updates.drop_all_but(known)
         self.prepared = {key: one for key, one in self.prepared.items() if (*key, one.collection_created_at) in known}
         for served in self.registry.all():
             if (served.collection, served.task, served.collection_created_at) not in known:
                 key = served.collection, served.task
-                for part in (
-                    self.label_updates,
-                    self.calibration,
-                    self.compensation,
-                    self.validity_checks,
-                    self.recently_requested,
-                ):
+                for part in (self.calibration, self.compensation, self.validity_checks, self.recently_requested):
                     part.forget(key)
                 drop_indexes_of(key, self._load_retry_at)
                 self.registry.drop(key)
@@ -212,6 +207,9 @@ class DeploymentSync:
         While it loads, only the old champion stays in memory.
         """
         known = served or self._take_prepared(row)
+        constraints = known.constraints if known else self.label_updates.read_first(row)
+        if constraints is None:
+            return
         indexes = dict(known.indexes) if known else {}
         if row.champion not in indexes:
             if served is not None and len(indexes) > 1:
@@ -227,7 +225,6 @@ class DeploymentSync:
         if served is not None and served.find_validity(row.champion).is_unchecked:
             return
         kept = {model_id: indexes[model_id] for model_id in row.pointers.values() if model_id in indexes}
-        constraints = known.constraints if known else self.label_updates.update(session, ServedConstraints(), row)
         swapped = ServedDeployment(
             *row.key,
             row.collection_created_at,
@@ -260,7 +257,7 @@ class DeploymentSync:
         faces = self.face_tables.bring_to(row.collection_key, row.change)
         constraints = served.constraints
         if constraints.change != row.change:
-            constraints = self.label_updates.update(session, constraints, row)
+            constraints = self.label_updates.update(constraints, row)
         if faces is not served.faces or constraints is not served.constraints:
             served = replace(served, faces=faces, constraints=constraints)
             self.registry.put(served)

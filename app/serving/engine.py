@@ -15,7 +15,7 @@ from app.resources import Resources
 from app.serving.batching import Slots
 from app.serving.deployments import RecentlyRequested, Registry, ServedDeployment, ServedModel
 from app.serving.follower import IndexFollower
-from app.serving.labels.constraints import leave_out, leave_out_refused
+from app.serving.labels.constraints import find_left_out, leave_out, leave_out_refused
 from app.serving.limits.photo_admission import LARGE_PHOTO_PIXELS, PhotoAdmission
 from app.serving.limits.photo_failures import report_photo_failure
 from app.serving.loaded_index import LoadedIndex
@@ -166,17 +166,24 @@ class Engine:
         return ServedModel(served, index, slots, change, faces if is_current else None)
 
     def _leave_out_refused(self, serving: ServedModel) -> ServedModel:
-        deployment = serving.deployment
-        if not deployment.constraints.settled.labels:
+        """Leave out the labels of people who may not be searched for now.
+
+        Raises DatabaseNeeded on the event loop if that takes more than a look at what is known.
+        """
+        known = serving.deployment.constraints
+        if not known.settled.labels:
             return serving
-        if _knows_refusals(serving):
-            constraints = leave_out(deployment.constraints, deployment.constraints.settled.list_ended(now()))
+        ended = known.settled.list_ended(now()) if _knows_refusals(serving) else None
+        if serving.slots is None and (ended is None or find_left_out(known, ended) is None):
+            raise DatabaseNeeded
+        if ended is not None:
+            constraints = leave_out(known, ended)
         else:
             with reading(self.resources.database) as session:
-                constraints = leave_out_refused(session, deployment.collection, deployment.constraints)
-        if constraints is deployment.constraints:
+                constraints = leave_out_refused(session, serving.deployment.collection, known)
+        if constraints is known:
             return serving
-        return replace(serving, deployment=replace(deployment, constraints=constraints))
+        return replace(serving, deployment=replace(serving.deployment, constraints=constraints))
 
     def _resolve_model(self, collection: str, task: str, model: str | None) -> str:
         """Return the id of the model by the tables. Raises NotFound."""

@@ -97,10 +97,15 @@ class LoadedIndex:
         with self.lock.gen_rlock():
             return self.index.ids()
 
-    def iterate_rows(self, ids: Ids) -> Iterator[EmbeddingBatch]:
-        """Yield the rows of (n,) ids in batches; those that are removed meanwhile are left out."""
-        for start in range(0, len(ids), ROWS_PER_READ):
-            yield self.read_rows(ids[start : start + ROWS_PER_READ])
+    def iterate_rows(self, ids: Ids, count: int = ROWS_PER_READ) -> Iterator[EmbeddingBatch]:
+        """Yield the rows of (n,) ids in batches; those that the index does not hold are left out. count: of a batch"""
+        while len(ids):
+            held, rows = self.read_rows(ids[:count])
+            yield held, rows
+            is_one_missing = len(held) < min(count, len(ids))
+            ids = ids[count:]
+            if is_one_missing:
+                ids = ids[np.isin(ids, self.read_ids())]  # once, since it reads all of the index
 
     def read_rows(self, ids: Ids) -> EmbeddingBatch:
         """Return those of (n,) ids that the index holds, with their rows."""

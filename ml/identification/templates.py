@@ -33,6 +33,10 @@ class PersonTemplate:
         exact = rows.astype(np.float64)
         return cls(len(rows), exact.sum(0), float((exact**2).sum()))
 
+    def merged_with(self, other: Self) -> Self:
+        """Return the template of the faces of both."""
+        return type(self)(self.count + other.count, self.total + other.total, self.squares + other.squares)
+
     def without(self, row: Rows) -> Self:
         """Return the template without one face. row: (d,) its embedding; at least one other face must remain."""
         exact = row.astype(np.float64)

@@ -24,7 +24,7 @@ from app.galleries.subjects import erase_faces
 from app.resources import Resources
 from app.search import vector_routes
 from app.search.context import SearchContext, open_context
-from app.search.enrolled_faces import query_faces
+from app.search.enrolled_faces import query_faces, read_templates
 from app.search.params import QuerySearchParams, parse_usual
 from app.search.schemas import SearchOut
 from app.search.service import search_by_vector
@@ -36,9 +36,12 @@ from app.serving.faces.columns import NO_FACES, SubjectColumns, SubjectName, Tex
 from app.serving.faces.face_table import FaceTable
 from app.serving.faces.face_table_loader import CollectionKey, load_table, update_table
 from app.serving.faces.found_faces import FoundFaces
-from app.serving.loaded_index import IndexState
+from app.serving.labels import constraints as label_constraints
+from app.serving.labels.constraints import ConstrainedFace, ServedConstraints, SettledLabels, derive_constraints
+from app.serving.loaded_index import IndexState, LoadedIndex
 from app.subjects.schemas import SubjectIn
 from app.subjects.service import change_subject, merge_subjects
+from ml.identification.label_constraints import LabelledPair
 from tests.databases import delete_collections
 from tests.rows import GalleryWriter, make_model, people
 from tests.service import serve_api
@@ -282,6 +285,132 @@ def test_a_search_of_a_slow_index_goes_to_a_thread(engine: Engine) -> None:
     for _ in range(80):
         search_in_thread(engine)
     search_from_memory(engine)
+
+
+def put_labels(
+    engine: Engine,
+    gallery: GalleryWriter,
+    labels: list[LabelledPair],
+    are_named: bool = True,
+    **ends_of_use: float,
+) -> None:
+    """Have the engine serve these labels. are_named: whether labels know the names of people other than p000
+    ends_of_use: name -> when the person's faces may not be used any more
+    """
+    served = engine.registry.get(("staff", "identity"))
+    assert served is not None
+    with reading(gallery.resources.database) as session:
+        subjects = {subject.id: subject.pk for subject in session.scalars(select(Subject))}
+    names = {pk: name for pk, name in zip(gallery.pks, NAMES, strict=True) if are_named or name == "p000"}
+    faces = {
+        pk: ConstrainedFace(pk, str(pk), "gallery", subjects.get(names.get(pk, "")), (names.get(pk, ""), None))
+        for pk in sorted({pk for label in labels for pk in label[:2]})
+    }
+    settled = SettledLabels("identity", labels, faces, {subjects[name]: end for name, end in ends_of_use.items()})
+    constraints = derive_constraints(settled, served.faces.change, frozenset())
+    engine.registry.put(replace(served, constraints=constraints))
+
+
+def note_change(engine: Engine) -> None:
+    """Have the engine serve the next change of the collection, as after an enrolment."""
+    served = engine.registry.get(("staff", "identity"))
+    assert served is not None
+    change = served.faces.change + 1
+    served.champion.state = IndexState(change, served.champion.state.vectors)
+    parts = {"faces": replace(served.faces, change=change), "constraints": replace(served.constraints, change=change)}
+    engine.registry.put(replace(served, **parts))
+
+
+def count_derivations(monkeypatch: pytest.MonkeyPatch) -> list[frozenset[int]]:
+    """Return a list to which each derivation of constraints adds whom it leaves out."""
+    derivations: list[frozenset[int]] = []
+
+    def note(settled: SettledLabels, change: int, left_out: frozenset[int]) -> ServedConstraints:
+        derivations.append(left_out)
+        time.sleep(0.01)  # so that others ask meanwhile
+        return derive_constraints(settled, change, left_out)
+
+    monkeypatch.setattr(label_constraints, "derive_constraints", note)
+    return derivations
+
+
+def test_labels_are_derived_without_somebody_whose_time_is_over_once_and_in_a_thread(
+    engine: Engine, gallery: GalleryWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if others are enrolled meanwhile: they change nothing about labels."""
+    ends = now() + 1000
+    put_labels(engine, gallery, [LabelledPair(gallery.pks[0], gallery.pks[3], False)], p001=ends)
+    derivations = count_derivations(monkeypatch)
+    assert search_from_memory(engine) == search_in_thread(engine)
+    monkeypatch.setattr("app.serving.engine.now", lambda: ends)
+    for _ in range(3):
+        note_change(engine)
+        if not derivations:
+            with pytest.raises(DatabaseNeeded):
+                search_from_memory(engine)
+            assert not derivations
+            with ThreadPoolExecutor(4) as threads:
+                list(threads.map(search_in_thread, [engine] * 4))
+        assert search_from_memory(engine) == search_in_thread(engine)
+    assert len(derivations) == 1
+
+
+def separate_many(engine: Engine, gallery: GalleryWriter, are_joined: bool) -> None:
+    """Have labels say that the first person is not in 30 faces: one for each, or one if they are joined."""
+    first, *others = gallery.pks[0], *gallery.pks[3:33]
+    if not are_joined:
+        return put_labels(engine, gallery, [LabelledPair(first, pk, False) for pk in others])
+    joined = [LabelledPair(pk, pk + 1, True) for pk in others[:-1]]
+    return put_labels(engine, gallery, [LabelledPair(first, others[0], False), *joined], are_named=False)
+
+
+@pytest.mark.parametrize("are_joined", [False, True])
+def test_many_faces_that_labels_rule_out_are_compared_in_a_thread_block_by_block(
+    engine: Engine, gallery: GalleryWriter, are_joined: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    separate_many(engine, gallery, are_joined)
+    monkeypatch.setattr("app.search.enrolled_faces.MAX_IMMEDIATE_FACES", 60, raising=False)
+    answer = search_from_memory(engine)
+    counts, read_rows = list[int](), LoadedIndex.read_rows
+    monkeypatch.setattr(LoadedIndex, "read_rows", lambda index, ids: counts.append(len(ids)) or read_rows(index, ids))
+    monkeypatch.setattr("app.search.enrolled_faces.MAX_IMMEDIATE_FACES", 29, raising=False)
+    monkeypatch.setattr("app.search.corrections.ROWS_PER_BLOCK", 8, raising=False)
+    with pytest.raises(DatabaseNeeded):
+        search_from_memory(engine)
+    assert not counts
+    assert search_in_thread(engine) == answer
+    assert counts == [8, 8, 8, 7]
+
+
+def test_many_faces_of_one_person_are_averaged_in_a_thread_block_by_block(
+    engine: Engine, gallery: GalleryWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the event loop they are not even listed; from then on it has the template."""
+    served = engine.find_immediate("staff", "identity", None, None)
+    assert served.faces is not None
+    people = [int(owner) for owner in served.faces.columns.owners[[0, 3]]]
+    served.loaded_index.person_templates = {}
+    templates = read_templates(None, served, people, gallery.pks[1])
+    monkeypatch.setattr("app.search.enrolled_faces.MAX_IMMEDIATE_FACES", 5, raising=False)
+    monkeypatch.setattr("app.search.enrolled_faces.ROWS_PER_BLOCK", 2, raising=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(FaceTable, "list_gallery_faces", lambda *_: pytest.fail("they were listed"))
+        with pytest.raises(DatabaseNeeded):
+            read_templates(None, served, people, None)
+    with reading(gallery.resources.database) as session:
+        in_blocks = read_templates(session, served, people, gallery.pks[1])
+        of_all = read_templates(session, served, people, None)
+    assert [in_blocks[person].count for person in people] == [2, 3]
+    for person in people:
+        np.testing.assert_allclose(in_blocks[person].total, templates[person].total)
+        np.testing.assert_allclose(in_blocks[person].squares, templates[person].squares)
+    assert read_templates(None, served, people, None) == of_all
+
+
+def test_a_search_does_not_go_through_the_labelled_people_to_see_whose_time_is_over() -> None:
+    settled = SettledLabels(ends_of_use={pk: float(pk) for pk in range(10, 0, -1)})
+    assert [settled.list_ended(at) for at in (0.5, 3.0, 11.0)] == [set(), {1, 2, 3}, set(range(1, 11))]
+    assert settled.list_ended(4.1) is settled.list_ended(4.9)
 
 
 @pytest.mark.parametrize("name", [("ada", "ada"), ("ada", None), ("ada", ""), ("ada", "no. 1"), ("\U0001f600", "é")])

@@ -17,8 +17,8 @@ from app.galleries.erasures import SERVED_BY
 from app.publishing.pointers import lock_collection
 from app.serving.deployment_sync import DeploymentSync
 from app.serving.engine import Engine
-from app.serving.labels.constraints import ServedConstraints
-from app.serving.labels.updates import LabelUpdates
+from app.serving.faces.face_table import FaceTable
+from app.serving.faces.face_table_loader import FaceTables
 from app.serving.reporter import MAX_REPORT_SECONDS, MIN_INTERVAL_SECONDS, Reporter, have_followers_caught_up
 from tests.databases import remove_test_data
 from tests.rows import GalleryWriter, make_model, people
@@ -197,13 +197,13 @@ def read_creation(resources: Any) -> float:
 def test_erasures_wait_for_a_process_before_it_serves_faces_for_the_first_time(
     resources: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that started named people for seconds after their final receipt: it had read the rows before the labels."""
+    """One that started named people for seconds after their final receipt: it had read the rows before the names."""
     gallery = GalleryWriter(resources).make(MODEL)
     gallery.add({MODEL.id: people(3, 1)[0]}, ["ann", "bob", "cy"])
     with writing(resources.database) as session:
         session.execute(update(Collection).values(created_at=now() - MAX_REPORT_SECONDS))
     ann, bob, cy = gallery.pks
-    erased, named, update_labels, publish = list[int](), list[set[int]](), LabelUpdates.update, DeploymentSync._publish
+    erased, named, bring_to, publish = list[int](), list[set[int]](), FaceTables.bring_to, DeploymentSync._publish
     engine = Engine(resources)
 
     def erase(pk: int) -> None:
@@ -215,10 +215,10 @@ def test_erasures_wait_for_a_process_before_it_serves_faces_for_the_first_time(
         with reading(resources.database) as session:
             return have_followers_caught_up(session, "staff", len(erased) + 1)
 
-    def erase_and_update_labels(*args: Any) -> ServedConstraints:
+    def erase_and_read_names(*args: Any) -> FaceTable:
         erase(ann)
         assert is_final() or bob in erased
-        return update_labels(*args)
+        return bring_to(*args)
 
     def erase_and_publish(*args: Any) -> None:
         erase(bob)
@@ -227,7 +227,7 @@ def test_erasures_wait_for_a_process_before_it_serves_faces_for_the_first_time(
         faces = engine.registry.all()[0].faces
         named.append(set(faces.read(np.array([ann, bob, cy], np.int64), now())))
 
-    monkeypatch.setattr(LabelUpdates, "update", erase_and_update_labels)
+    monkeypatch.setattr(FaceTables, "bring_to", erase_and_read_names)
     monkeypatch.setattr(DeploymentSync, "_publish", erase_and_publish)
     step_until(engine, lambda: named)
     assert named[0] == {bob, cy}

@@ -93,6 +93,10 @@ class FaceTable:
         changed = (self.changed[pk] for pk in sorted(self.changed_of.get(subject_pk, ())))
         return unchanged + [c.face.pk for c in changed if c is not None and c.face.role != DISTRACTOR]
 
+    def count_faces_of(self, subject_pk: int) -> int:
+        """Count the faces of a subject: at least as many as `list_gallery_faces` lists."""
+        return len(self.columns.find_faces_of(subject_pk)) + len(self.changed_of.get(subject_pk, ()))
+
     def update(self, changed: Sequence[ChangedFace], removed: Sequence[int], change: int) -> "FaceTable":
         """Return the table after these faces were enrolled or changed, and those with these pks deleted."""
         if not changed and not removed:

@@ -1,9 +1,11 @@
 """What the settled labels of a collection mean for its searches."""
 
 import math
+import threading
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -44,16 +46,45 @@ class SettledLabels:
 
     faces: pk -> face, of all that have a settled label
     ends_of_use: subject pk -> when the person's faces may not be used any more, of those for whom that is known
+    ended: how many of these times are over -> whose they are, as last listed
     """
 
     task: str = BUILT_IN_TASK
     labels: Sequence[LabelledPair] = ()
     faces: Mapping[int, ConstrainedFace] = field(default_factory=dict)
     ends_of_use: Mapping[int, float] = field(default_factory=dict)
+    ended: dict[int, frozenset[int]] = field(default_factory=dict)
+
+    @cached_property
+    def _rising_ends(self) -> tuple[list[float], list[int]]:
+        """The ends of use, and the subjects whose they are."""
+        pks = sorted(self.ends_of_use, key=self.ends_of_use.__getitem__)
+        return [self.ends_of_use[pk] for pk in pks], pks
 
     def list_ended(self, at: float) -> frozenset[int]:
-        """Return the pks of the subjects whose faces may not be used at that time."""
-        return frozenset(pk for pk, end in self.ends_of_use.items() if end <= at)
+        """Return the pks of the subjects whose faces may not be used at that time.
+
+        It is the same object until the next one's time is over: every search asks.
+        """
+        ends, pks = self._rising_ends
+        count = bisect_right(ends, at)
+        ended = self.ended.get(count)
+        if ended is None:
+            ended = frozenset(pks[:count])
+            self.ended.clear()
+            self.ended[count] = ended
+        return ended
+
+
+@dataclass(eq=False)
+class LastDerived:
+    """The constraints that were last derived from settled labels with other people left out.
+
+    lock: held to derive them, so that requests that need them wait for one derivation
+    """
+
+    constraints: "ServedConstraints | None" = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +99,8 @@ class ServedConstraints:
     labels: face -> its settled labels
     joined_faces, members: person -> labelled faces and owners, of people whom labels joined
     settled: all settled labels; left_out: pks of the subjects whose labels are left out
-    derived: the last constraints with others left out
+    crowds: see `_find_crowds`
+    derived: from the same settled labels, with others left out
     """
 
     change: int = 0
@@ -80,21 +112,11 @@ class ServedConstraints:
     labels: Mapping[int, Sequence[LabelledPair]] = field(default_factory=dict)
     settled: SettledLabels = field(default_factory=SettledLabels)
     left_out: frozenset[int] = frozenset()
-    derived: dict[frozenset[int], "ServedConstraints"] = field(default_factory=dict)
+    crowds: frozenset[int] = frozenset()
+    derived: LastDerived = field(default_factory=LastDerived)
 
     def __bool__(self) -> bool:
         return bool(self.constraints)
-
-    @cached_property
-    def crowds(self) -> frozenset[int]:
-        """People of whom labels joined so many with a name, or distractors, that no next person may be near them.
-
-        How much nearer they are than the next person then says nothing, and strangers would be named.
-        """
-        large = {person: owners for person, owners in self.members.items() if len(owners) > SHORTLIST_PEOPLE}
-        distractors = {face.owner for face in self.faces.values() if face.role == "distractor"} if large else set()
-        rivals = {person: sum(not o % 2 or o in distractors for o in owners) for person, owners in large.items()}
-        return frozenset(person for person, count in rivals.items() if count > SHORTLIST_PEOPLE)
 
     @cached_property
     def joined_people(self) -> Mapping[int, int]:
@@ -173,16 +195,27 @@ def _find_merged(session: Session, settled: SettledLabels, gone: set[int]) -> se
     return {pk for pk, subject in names.values() if pk and subject and (pk, subject[0]) in merged}
 
 
+def find_left_out(constraints: ServedConstraints, subjects: frozenset[int]) -> ServedConstraints | None:
+    """Return what `leave_out` returns if it is known; None if it must be derived, which may take seconds."""
+    if subjects is constraints.left_out or subjects == constraints.left_out:
+        return constraints
+    known = constraints.derived.constraints
+    if known is None or (subjects is not known.left_out and subjects != known.left_out):
+        return None
+    return known if known.change == constraints.change else replace(known, change=constraints.change)
+
+
 def leave_out(constraints: ServedConstraints, subjects: frozenset[int]) -> ServedConstraints:
     """Return the constraints that the labels of all others mean. subjects: pks of the people who are left out"""
-    if subjects == constraints.left_out:
-        return constraints
-    known = constraints.derived.get(subjects)
-    if known is None or known.change != constraints.change:
-        known = derive_constraints(constraints.settled, constraints.change, subjects)
-        constraints.derived.clear()
-        constraints.derived[subjects] = known
-    return known
+    known = find_left_out(constraints, subjects)
+    if known is not None:
+        return known
+    with constraints.derived.lock:
+        known = find_left_out(constraints, subjects)
+        if known is None:
+            known = derive_constraints(constraints.settled, constraints.change, subjects)
+            constraints.derived.constraints = known
+        return known
 
 
 class ConstraintDerivation:
@@ -259,7 +292,19 @@ class ConstraintDerivation:
             dict(self._labels),
             settled,
             self.left_out,
+            _find_crowds(self._members, self._faces.values()),
         )
+
+
+def _find_crowds(members: Mapping[int, Sequence[int]], faces: Iterable[ConstrainedFace]) -> frozenset[int]:
+    """Find people of whom labels joined so many with a name, or distractors, that no next person may be near them.
+
+    How much nearer they are than the next person then says nothing, and strangers would be named.
+    """
+    large = {person: owners for person, owners in members.items() if len(owners) > SHORTLIST_PEOPLE}
+    distractors = {face.owner for face in faces if face.role == "distractor"} if large else set()
+    rivals = {person: sum(not o % 2 or o in distractors for o in owners) for person, owners in large.items()}
+    return frozenset(person for person, count in rivals.items() if count > SHORTLIST_PEOPLE)
 
 
 def derive_constraints(settled: SettledLabels, change: int, left_out: frozenset[int]) -> ServedConstraints:

@@ -77,6 +77,7 @@ class LabelReader:
         if derivation is None or derivation.left_out != ended or not derivation.add(new, faces.values()):
             read.derivation = derivation = ConstraintDerivation(self.task, ended)
             derivation.add(settled.labels, settled.faces.values())
+        derivation.left_out = ended  # equal, but compared in no time with what `list_ended` returns
         self._read = read
         return derivation.derive(settled, change)
 
