@@ -5,7 +5,7 @@ They are numbered, since clocks may be set back.
 
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
 from app.db.tables import Collection, Job
@@ -17,8 +17,7 @@ ROWS_PER_READ = 16
 
 def enqueue_report(session: Session, collection: Collection, message: ReportMessage) -> Job:
     """Enqueue a report with the next number."""
-    of_name = (Job.collection_id == collection.id, Job.kind == message.kind)
-    last = find_highest(session, Job.report_number, *of_name) or 0
+    last = find_highest(session, Job.report_number, *_is_report_of(collection, message.kind)) or 0
     return enqueue(session, message.model_copy(update={"number": last + 1}))
 
 
@@ -31,8 +30,13 @@ def find_last_report(session: Session, collection: Collection, kind: str) -> dic
 
 def _find_last_job(session: Session, collection: Collection, kind: str) -> str | None:
     """Return the id of the last report that works for this collection, and for no deleted one of its name."""
-    succeeded = (Job.collection_id == collection.id, Job.kind == kind, Job.state == "succeeded")
+    succeeded = (*_is_report_of(collection, kind), Job.state == "succeeded")
     newest_first = select(Job.id, Job.body).where(*succeeded).order_by(Job.report_number.desc(), Job.id.desc())
     bound_to = (collection.id, collection.created_at)
     with session.execute(newest_first, execution_options={"yield_per": ROWS_PER_READ}) as rows:
         return next((job for job, body in rows if bound_to in body.get("bound_to", {}).items()), None)
+
+
+def _is_report_of(collection: Collection, kind: str) -> tuple[ColumnElement[bool], ...]:
+    """The conditions of reports of this kind for a collection of this name; they have an index."""
+    return Job.collection_id == collection.id, Job.kind == kind, Job.report_number.is_not(None)

@@ -25,7 +25,9 @@ def upgrade() -> None:
         "collection_id": JOBS.c.body["collection"].as_string(),
     }
     op.execute(sa.update(JOBS).where(JOBS.c.kind.in_(REPORT_KINDS)).values(of_report))
-    op.create_index("reports_of_a_collection", "jobs", ["collection_id", "kind", "state", "report_number"])
+    is_report = sa.text("report_number IS NOT NULL")
+    columns = ["collection_id", "kind", "state", "report_number"]
+    op.create_index("reports_of_a_collection", "jobs", columns, sqlite_where=is_report, postgresql_where=is_report)
     op.create_index("jobs_of_a_lock", "jobs", ["lock", "state", "id"])
     op.drop_index("ix_jobs_lock", "jobs")
 

@@ -149,13 +149,13 @@ class IvfIndex(InvertedListIndex):
 
     @property
     def _cell_lists(self) -> CellLists:
-        return CellLists(self._lists.quantizer, self.metric, self._read_cell, self._place)
+        return CellLists(self._lists.quantizer, self.metric, self._read_cell, self._move_rows)
 
     def _read_cell(self, cell: int) -> CellRows:
         ids, rows = view_list(self._lists, cell)
         return ids, ids, rows
 
-    def _place(self, ids: Ids, rows: Rows) -> None:
+    def _move_rows(self, ids: Ids, rows: Rows) -> None:
         super().remove(ids)
         super()._add(ids, rows)
 

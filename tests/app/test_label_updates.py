@@ -125,11 +125,13 @@ def test_labels_of_a_collection_that_is_deleted_while_they_are_read_are_not_thos
     with writing(resources.database) as session:
         delete_collection(session, "staff")
     delete_collections(resources.database)
-    make_gallery(resources, "staff")
+    again = make_gallery(resources, "staff")
+    again.label([(again.pks[0], again.pks[1])], same=False)
     engine.follower.step()
     reading.may_end.set()
-    step_until(engine, lambda: find_change(engine, "staff") == 1)
-    assert not engine.registry.get(("staff", "identity")).constraints  # type: ignore[union-attr]
+    step_until(engine, lambda: find_change(engine, "staff") == 2)
+    [label] = engine.registry.get(("staff", "identity")).constraints.settled.labels  # type: ignore[union-attr]
+    assert {label.face_a, label.face_b} == set(again.pks[:2])
     assert reading.count == 2
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, ForeignKey, Index, LargeBinary, String
+from sqlalchemy import JSON, BigInteger, ForeignKey, Index, LargeBinary, String, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.db.tables.base import Base, BigId, new_id, now
@@ -11,6 +11,9 @@ ERASED_STATUS = 410
 """The status of a stored answer that named somebody who was erased."""
 RESERVATION_SECONDS = 300.0
 """How long an idempotency key stays reserved for a request that is not answered, unless its process was killed."""
+
+
+IS_REPORT = text("report_number IS NOT NULL")
 
 
 class Job(Base):
@@ -26,7 +29,15 @@ class Job(Base):
     __table_args__ = (
         Index("jobs_to_claim", "queue", "state", "not_before"),
         Index("jobs_of_a_lock", "lock", "state", "id"),
-        Index("reports_of_a_collection", "collection_id", "kind", "state", "report_number"),
+        Index(
+            "reports_of_a_collection",
+            "collection_id",
+            "kind",
+            "state",
+            "report_number",
+            sqlite_where=IS_REPORT,
+            postgresql_where=IS_REPORT,
+        ),
         Index("parts_of_a_job", "parent_id", "id"),
     )
     id: Mapped[str] = mapped_column(String(64), primary_key=True, default=new_id)

@@ -41,8 +41,11 @@ class LabelUpdates:
 
     def read_first(self, row: DeploymentRow) -> ServedConstraints | None:
         """Return the constraints of a deployment that is not served yet; None while its labels are being read."""
+        unlabelled = ServedConstraints()
+        if row.label_change <= unlabelled.change:
+            return replace(unlabelled, change=row.change)
         if row.key not in self._first:
-            constraints = self._read(row, 0)
+            constraints = self._read(row, unlabelled.change)
             if constraints is None:
                 return None
             self._first[row.key] = constraints

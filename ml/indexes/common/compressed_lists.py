@@ -111,11 +111,11 @@ class CompressedLists:
             slots = self._list_slots(cell)
             return slots, store.find_ids(slots), _pad(store.read_slots(slots), self._padding)
 
-        def place(slots: Ids, rows: Rows) -> None:
+        def move_rows(slots: Ids, rows: Rows) -> None:
             self.remove(slots)
             self.add(slots, rows[:, : self._dim])
 
-        renew_centroids(cells, CellLists(self._lists.quantizer, metric, read_cell, place), fitted)
+        renew_centroids(cells, CellLists(self._lists.quantizer, metric, read_cell, move_rows), fitted)
 
     def search(self, queries: Rows, count: int, m: int, selector: Any) -> Ids:
         """Find roughly the nearest slots of each of (Q, dim) queries in m cells: (Q, count), -1 where there are fewer.
